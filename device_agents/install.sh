@@ -89,6 +89,7 @@ install_package() {
     # Now, since the services may not write here. Some packages hold modules of newer Pythons, which cannot be compiled.
     "$PREFIX/bin/python" -I -m compileall -qq -j 0 "$PREFIX/lib" || true
     printf '%s\n' "$now" >"$PREFIX/stamp"
+    preflight "$PREFIX/bin/python"
 }
 
 # install_config TEMPLATE TARGET [EXAMPLE]: settings are a person's; what is there is kept.

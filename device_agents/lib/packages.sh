@@ -39,6 +39,18 @@ name_other_index() {
     fi
 }
 
+# preflight PYTHON: says what is worth knowing of this device before it serves: its clocks, heat and memory, and what
+# computes on it. Nothing fails by that; PREFLIGHT=no in the environment leaves it out.
+preflight() {
+    local found
+    [[ ${PREFLIGHT:-yes} == yes ]] || return 0
+    say "trying what this device computes on, which takes some seconds"
+    found=$("$1" -I "$PACKAGES_LIB/preflight.py") || found='the trial of this device ended with an error: run flowedge doctor'
+    if [[ -n $found ]]; then
+        while IFS= read -r line; do say "$line"; done <<<"$found"
+    fi
+}
+
 # try_bitsandbytes PYTHON PIP...: where its wheels are not known to work, bitsandbytes is installed, tried, and taken away
 # again unless it works. Nothing fails without it.
 try_bitsandbytes() {

@@ -58,7 +58,8 @@ class DeviceSettings(SettingsGroup):
     )
     threads: int | None = setting(
         None,
-        "Processor threads for a computation. Default: the number of physical cores minus one.",
+        "Processor threads for a computation. Default: the physical cores less one; of mixed cores, the "
+        "fast ones.",
         ge=1,
         le=1024,
         examples=[3],

@@ -20,8 +20,10 @@ from flowedge.cluster.process import current
 from flowedge.core.errors import AccessError, DeviceError
 from flowedge.core.log_fields import about
 from flowedge.device import private_files
+from flowedge.device.board.device_kind import device_kind
+from flowedge.device.board.power import board_power
+from flowedge.device.board.temperature import hottest
 from flowedge.device.compute import CPU, DeviceCompute
-from flowedge.device.device_kind import device_kind
 from flowedge.device.memory import (
     AvailableMemory,
     MemorySettings,
@@ -30,9 +32,7 @@ from flowedge.device.memory import (
     read_memory_of,
     resident_bytes,
 )
-from flowedge.device.power import board_power
 from flowedge.device.state_dir import state_dir
-from flowedge.device.temperature import hottest
 from flowedge.discovery.advertised_device import AdvertisedDevice
 from flowedge.network.address import WILDCARDS, join_address, split_address
 from flowedge.v1 import agent_pb2 as pb

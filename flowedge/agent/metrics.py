@@ -13,12 +13,13 @@ from prometheus_client.registry import Collector
 
 from flowedge.agent.roles.pipeline_role import PipelineRole
 from flowedge.agent.roles.role_holder import RoleHolder
+from flowedge.agent.throttling import ThrottlingWatch
 from flowedge.core.messages import Message
 from flowedge.core.pipeline_config import drafter_label
 from flowedge.core.request import DecodeCounters
+from flowedge.device.board.power import rails
+from flowedge.device.board.temperature import temperatures
 from flowedge.device.memory import read_available_memory
-from flowedge.device.power import rails
-from flowedge.device.temperature import temperatures
 from flowedge.engine.activity import ABORTED
 from flowedge.engine.work_counts import WorkCounts
 from flowedge.live.compute_thread import ComputeThread, Span
@@ -148,6 +149,7 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "flowedge_kv_cache_budget_bytes": ("What KV caches may take on a stage.", ()),
     "flowedge_device_memory_bytes": ("Memory of the device.", ("state",)),
     "flowedge_gpu_memory_bytes": ("Memory of the GPU, once it is used.", ("gpu", "state")),
+    "flowedge_throttled": ("1 while heat, power or firmware slows the device down.", ()),
     "flowedge_temperature_celsius": ("Temperature, where the device tells.", ("zone",)),
     "flowedge_power_watts": ("Power, where the board has a monitor.", ("rail",)),
 }
@@ -156,10 +158,13 @@ _GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
 class MetricsReadings(Collector):
     """The gauges of one agent. Its methods are called in the threads that serve metrics, and only read."""
 
-    def __init__(self, device: str, roles: RoleHolder, compute: ComputeThread) -> None:
+    def __init__(
+        self, device: str, roles: RoleHolder, compute: ComputeThread, throttling: ThrottlingWatch
+    ) -> None:
         self._device = device
         self._roles = roles
         self._compute = compute
+        self._throttling = throttling
 
     def describe(self) -> Iterator[Metric]:
         """Yield all metrics, also those for which this device has no value."""
@@ -183,6 +188,7 @@ class MetricsReadings(Collector):
         }
         yield _gauge("flowedge_device_memory_bytes", memory)
         yield _gauge("flowedge_gpu_memory_bytes", _gpu_memory())
+        yield _single("flowedge_throttled", float(self._throttling.state.is_on))
         zones: dict[tuple[str, ...], float] = {(zone,): celsius for zone, celsius in temperatures().items()}
         yield _gauge("flowedge_temperature_celsius", zones)
         yield _gauge("flowedge_power_watts", {(rail,): watts for rail, watts in rails().items()})

@@ -93,7 +93,7 @@ class Operations:
         self._notifier = Notifier()
         self._health = HealthService(agent.config.deadlines.read_s)
         self._draining = False
-        self._watch: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
 
     def add_to(self, server: RenewableServer) -> None:
         """Have a server, before it is started, serve health, and reflection if the settings say so.
@@ -111,7 +111,7 @@ class Operations:
         agent, metrics = self._agent, self._agent.config.metrics
         if metrics.enabled:
             registry = self._metrics.registry
-            registry.register(MetricsReadings(agent.name, agent.roles, agent.compute))
+            registry.register(MetricsReadings(agent.name, agent.roles, agent.compute, agent.throttling))
             self._server = MetricsServer(agent.name, registry, metrics.host, metrics.port)
         await self._report_state()
         return self
@@ -124,16 +124,17 @@ class Operations:
         finally:
             if self._server is not None:
                 await asyncio.to_thread(self._server.stop)
-            if self._watch is not None:
-                self._watch.cancel()
-                await asyncio.gather(self._watch, return_exceptions=True)
+            for watch in self._watches:
+                watch.cancel()
+            await asyncio.gather(*self._watches, return_exceptions=True)
 
     def ready(self) -> None:
         """Tell the service manager that the agent serves, and begin to watch the agent."""
         self._notifier.notify(READY)
         # A watch that only fails gives no sign of life, so a watchdog restarts the agent.
         watch = supervise("the watch over the agent", self._watch_state, first_s=LOOK_S, most_s=5.0)
-        self._watch = asyncio.create_task(watch)
+        throttling = supervise("the watch over slowdowns", self._agent.throttling.run)
+        self._watches = [asyncio.create_task(each) for each in (watch, throttling)]
 
     async def begin_drain(self) -> None:
         """Refuse everything new, and report it; a second call does nothing."""
@@ -179,7 +180,8 @@ class Operations:
         role = self._agent.roles.role
         for service, does in _serving(role, draining=self._draining).items():
             await self._health.set(service, _STATUS[does])
-        self._notifier.status(_status(self._agent.info, role, draining=self._draining))
+        slowed = str(self._agent.throttling.state)
+        self._notifier.status(_status(self._agent.info, role, slowed, draining=self._draining))
 
     def _sign_of_life(self) -> None:
         """Tell the watchdog that the agent works, unless the compute thread is stuck in a job."""
@@ -218,7 +220,7 @@ async def _is_drained(role: PipelineRole, seconds: float, hurry: asyncio.Event) 
     return True
 
 
-def _status(identity: DeviceInfo, role: PipelineRole | None, *, draining: bool) -> str:
+def _status(identity: DeviceInfo, role: PipelineRole | None, slowed: str, *, draining: bool) -> str:
     """Return the line that `systemctl status` shows."""
     device = pb.Device()
     if role is not None:
@@ -230,4 +232,6 @@ def _status(identity: DeviceInfo, role: PipelineRole | None, *, draining: bool) 
         layers = f", layers {device.layer_start} to {device.layer_stop - 1}" if device.layer_stop else ""
         parts.append(f"{device.role} of {role.config.model}{layers}{'' if role.ready else ', loading'}")
         parts.append(f"{role.load().sessions} sessions")
+    if slowed:
+        parts.append(f"slowed down by {slowed}")
     return "; ".join(parts)

@@ -48,6 +48,7 @@ class Device:
         power: that the board draws, in watts; None where it has no monitor.
         plan: of a draft node, how the layers were divided by what the devices measured; "" if they were not.
         proposal: of a draft node, how they had better be divided now; "" where that is not known.
+        throttled: what slows the device down, such as heat; "" where nothing does.
     """
 
     id: str
@@ -87,6 +88,7 @@ class Device:
     power: float | None = None
     plan: str = ""
     proposal: str = ""
+    throttled: str = ""
 
     @property
     def middle_addresses(self) -> tuple[str, ...]:

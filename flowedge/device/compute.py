@@ -19,6 +19,7 @@ from typing import Final
 import psutil
 
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.device.board.clock_rates import fast_cores
 from flowedge.device.kernel_library import cpu_flags, missing_reason
 from flowedge.device.process import module_command
 
@@ -44,6 +45,7 @@ QUANT_REMEDY = (
     "NVIDIA's Jetson index, or build it for the GPU's compute capability (8.7 on Orin); int4 does without"
 )
 
+_KERNELS = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")  # of torch.cuda.get_arch_list
 _SETTING = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 _GPU_FILES = (
     "dev/nvidiactl",
@@ -53,6 +55,30 @@ _GPU_FILES = (
     "proc/driver/nvidia/version",
 )
 _FAST_BFLOAT16 = frozenset({"amx_bf16", "avx512_bf16"})  # flags of x86 processors
+
+
+def missing_kernels(kinds: Sequence[str], capability: tuple[int, int]) -> str:
+    """Return why a build of PyTorch has no kernels for a GPU; "" if it has.
+
+    Machine code (sm_80) runs on later GPUs of the same generation (8.7), and code that is translated there
+    (compute_80) on all later GPUs.
+
+    Args:
+        kinds: as `torch.cuda.get_arch_list` names them.
+        capability: the compute capability of the GPU, such as (8, 7).
+    """
+    for kind in map(_KERNELS.fullmatch, kinds):
+        if kind is None:
+            continue
+        built = int(kind[2]), int(kind[3])
+        later = built == capability if kind[4] else built <= capability
+        if later and (kind[1] == "compute" or built[0] == capability[0]):
+            return ""
+    major, minor = capability
+    return (
+        f"this PyTorch has kernels for {' '.join(kinds) or 'no GPU'}, and this GPU is sm_{major}{minor}: it "
+        "is a build for servers (SBSA) or for another board"
+    )
 
 
 def checked_device(setting: str) -> str:
@@ -242,9 +268,14 @@ def physical_cores() -> int:
     return psutil.cpu_count(logical=False) or os.cpu_count() or 1
 
 
-def default_threads() -> int:
-    """Return the physical cores of this machine less one, which is left to the event loop; at least 1."""
-    return max(1, physical_cores() - 1)
+def default_threads(root: Path = Path("/")) -> int:
+    """Return the number of physical cores less one, which is left to the event loop; at least 1.
+
+    Of a processor with slow cores beside fast ones it is the number of the fast cores: all threads of a layer
+    wait for the slowest, and the slow cores are left to the rest.
+    """
+    cores, fast = physical_cores(), fast_cores(root)
+    return max(1, cores - 1 if fast is None or fast >= cores else fast)
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:

@@ -28,6 +28,7 @@ from flowedge.doctor import (
     versions,
 )
 from flowedge.doctor.finding import Finding, in_order
+from flowedge.doctor.hardware import judge_hardware
 from flowedge.doctor.known_agents import KnownAgents
 from flowedge.network.address import is_address
 
@@ -135,6 +136,7 @@ class Examination:
         findings += versions.judge_duplicates(duplicates(identified))
         findings += clocks.judge_clocks(known.clocks())
         findings += compute.judge_choices(known.unused_gpus())
+        findings += board.judge_slowed(known.slowed())
         findings += agents.judge_pipelines(known.not_ready())
         for own_certificate in self.certificates:
             now, validity = datetime.now(timezone.utc), own_certificate.validity
@@ -146,11 +148,8 @@ class Examination:
         findings = memory.judge_memory([memory.memory_facts(self.device), *known.memories()])
         cache = CacheLimits.configured(self.cache_dir, self.cache_gib)
         findings += memory.judge_disk(memory.disk_facts(cache.root, cache.max_bytes), self.device)
-        findings += board.judge_board(board.board_facts(), self.device)
         findings += agents.judge_unit(agents.read_unit(), self.device, serves=self._serves)
-        if self.libraries:
-            findings += compute.judge_compute(compute.try_compute(), self.device)
-        return findings
+        return findings + judge_hardware(self.device, libraries=self.libraries)
 
 
 def _judge_routes(

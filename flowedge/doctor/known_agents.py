@@ -82,6 +82,10 @@ class KnownAgents:
         """Return other devices that answer, each with why its GPU is not used; "" where nothing is wrong."""
         return [(name, answer.device.compute.reason) for name, answer in self._answers]
 
+    def slowed(self) -> list[tuple[str, str]]:
+        """Return other devices that answer, each with what slows it down; "" where nothing does."""
+        return [(name, answer.device.throttled) for name, answer in self._answers]
+
     def not_ready(self) -> list[tuple[str, str]]:
         """Return the draft nodes whose pipelines cannot answer, each with the reason."""
         answers = [(agent.name, agent.answer) for agent in (*self.own, *self.others)]

@@ -15,6 +15,7 @@ from flowedge.device.memory import read_available_memory
 from flowedge.doctor.finding import WARNING, Finding
 
 LOW_SHARE = 0.1
+BLOCK_SHARE = 0.5  # of the free memory, which has to be had as one block
 LOW_BYTES = 512 << 20
 SWAP_BYTES = 64 << 20
 
@@ -34,7 +35,13 @@ DISK_LOW = WARNING(
     "the disk has less room than the cache of quantised weights may take",
     "Make room, name another disk in cache.dir, or lower cache.gib.",
 )
-KINDS = (MEMORY_LOW, SWAP_USED, DISK_LOW)
+IN_PIECES = WARNING(
+    "memory-in-pieces",
+    "less than half of the free memory can be had as one block, so that a large weight cannot be loaded",
+    "On a Jetson (NvMap's error 12), restart the device and load the model first. Elsewhere look at the "
+    "limit of the process (ulimit -v), at vm.overcommit_memory, and at what else uses the GPU.",
+)
+KINDS = (MEMORY_LOW, SWAP_USED, DISK_LOW, IN_PIECES)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,23 @@ class DiskFacts:
     used: int
 
 
+@dataclass(frozen=True)
+class BlockFacts:
+    """Memory of one compute device, in bytes.
+
+    Attributes:
+        compute: torch's name of the device.
+        free: what was asked for, which the system says is free.
+        largest: the largest block that was had.
+        problem: why the largest block is not known; "" if it is.
+    """
+
+    compute: str
+    free: int
+    largest: int
+    problem: str = ""
+
+
 def judge_memory(memories: Sequence[MemoryFacts]) -> list[Finding]:
     findings = []
     for memory in memories:
@@ -71,6 +95,16 @@ def judge_memory(memories: Sequence[MemoryFacts]) -> list[Finding]:
             findings.append(Finding(MEMORY_LOW, memory.device, detail))
         if memory.swap_used > SWAP_BYTES:
             findings.append(Finding(SWAP_USED, memory.device, f"{_gib(memory.swap_used)} is in swap"))
+    return findings
+
+
+def judge_blocks(blocks: Sequence[BlockFacts], device: str) -> list[Finding]:
+    """Judge the largest blocks of the compute devices of this device, which is called `device`."""
+    findings = []
+    for block in blocks:
+        if block.problem or block.largest < BLOCK_SHARE * block.free:
+            largest = f"the largest block on {block.compute} has {_gib(block.largest)} of {_gib(block.free)}"
+            findings.append(Finding(IN_PIECES, device, block.problem or largest))
     return findings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +14,7 @@ from torch import nn
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.device.kernel_library import missing_reason
+from flowedge.device.memory import read_available_memory
 from flowedge.models.architecture import FINAL_NORM, layer_prefix
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.decoder_layer import DecoderLayer, empty_layer
@@ -37,6 +38,7 @@ from flowedge.models.row_functions import RmsNorm
 from flowedge.text.json_object import errors_of_file
 
 CHUNK_BYTES = 16 << 20  # bytes of a stored tensor that are read at once
+SMALL_BYTES = 64 << 20  # of files, which memory is not asked for
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,9 @@ class LayerLoader:
         unquantised = [pair for pair in like.named_parameters(recurse=False) if pair[0] != "weight"]
         self._load_parameters(like, base, unquantised, {})
         layer.set_submodule(path, self._quantised_linear(f"{base}weight", like))
-        _drop_cached_pages(self.checkpoint, self.device)
+        if self._gives_back:
+            for name in self.checkpoint.tensors_of(base):
+                self.checkpoint.drop_cached_pages(name)
 
     def _load_parameters(
         self,
@@ -126,6 +130,10 @@ class LayerLoader:
         """Whether linear layers are joined; the compiled kernels take them as they are."""
         return self.device.type != "cpu" or bool(missing_reason())
 
+    @property
+    def _gives_back(self) -> bool:
+        return gives_back_pages(self.checkpoint, self.device)
+
     def _parameter(
         self,
         name: str,
@@ -144,7 +152,9 @@ class LayerLoader:
             return stored_linear(checkpoint, weight, like)
         if checkpoint.quant == "none":
             checkpoint.check_shape(weight, shape)
-            tensors = encoded_weight(checkpoint, weight, self.quant, self.dtype, self.quant_cache)
+            tensors = encoded_weight(
+                checkpoint, weight, self.quant, self.dtype, self.quant_cache, gives_back=self._gives_back
+            )
             return backend_of(self.quant).build(tensors, like, self.dtype, self.device)
         if not checkpoint.is_quantised(weight):
             like.weight = self._parameter(weight, shape)
@@ -160,13 +170,21 @@ class LayerLoader:
 
 
 def encoded_weight(
-    checkpoint: Checkpoint, name: str, quant: str, dtype: torch.dtype, quant_cache: QuantCache | None = None
+    checkpoint: Checkpoint,
+    name: str,
+    quant: str,
+    dtype: torch.dtype,
+    quant_cache: QuantCache | None = None,
+    *,
+    gives_back: bool = False,
 ) -> Tensors:
     """The quantised weight, from the cache or else made from the checkpoint and stored in the cache.
 
     A weight that needs only repacking is not cached.
 
-    dtype: of the block; the weight is rounded to it first, which is what the block would hold otherwise.
+    Args:
+        dtype: of the block; the weight is rounded to it first, which is what the block would hold otherwise.
+        gives_back: whether the page cache of a cached file is freed when the file was read.
     """
     backend = backend_of(quant)
     tensors = repack_blocks(checkpoint, name, quant)
@@ -189,7 +207,7 @@ def encoded_weight(
             _check_content(checkpoint, name, content)
         return backend.encode(rows)
 
-    return quant_cache.encoded(key, encode)
+    return quant_cache.encoded(key, encode, gives_back=gives_back)
 
 
 def _dtype_of(module: nn.Module, name: str, dtype: torch.dtype) -> torch.dtype:
@@ -207,25 +225,31 @@ def load_parameter(
 ) -> nn.Parameter:
     """Load a tensor of the checkpoint as a frozen parameter, into the memory `memory` if that is given."""
     checkpoint.check_shape(name, shape)
-    if memory is None and _is_read_unchanged(checkpoint, name, dtype, device):
-        tensor = checkpoint.tensor(name)
-    else:
-        tensor = torch.empty(tuple(shape), dtype=dtype, device=device) if memory is None else memory
-        for start, rows in _chunks(checkpoint, name, checkpoint.rows):
-            tensor[start : start + len(rows)] = rows
-    _drop_cached_pages(checkpoint, device)
+    tensor = torch.empty(tuple(shape), dtype=dtype, device=device) if memory is None else memory
+    gives_back = gives_back_pages(checkpoint, device)
+    # Straight into the tensor where its bytes are those of the file: no copy is made, not even of a few rows.
+    straight = device.type == "cpu" and checkpoint.dtype(name) == dtype and checkpoint.is_read_unchanged(name)
+    for start, stop in _chunks(checkpoint, name):
+        if straight:
+            checkpoint.read_into(tensor[start:stop], name, start)
+        else:
+            tensor[start:stop] = checkpoint.rows(name, start, stop)
+        if gives_back:
+            checkpoint.drop_cached_pages(name, start, stop)
+    if gives_back:
+        checkpoint.drop_cached_pages(name)
     return nn.Parameter(tensor, requires_grad=False)
 
 
-def _is_read_unchanged(checkpoint: Checkpoint, name: str, dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether a tensor is the same in memory and in its file, so that no copy is made."""
-    return device.type == "cpu" and checkpoint.dtype(name) == dtype and checkpoint.is_read_unchanged(name)
+def gives_back_pages(checkpoint: Checkpoint, device: torch.device) -> bool:
+    """Return whether the page cache of a weight is freed as soon as the weight was read.
 
-
-def _drop_cached_pages(checkpoint: Checkpoint, device: torch.device) -> None:
-    """Free the checkpoint's page cache for a GPU; for a CPU, the system frees pages when it needs them."""
-    if device.type != "cpu":
-        checkpoint.drop_cached_pages()
+    An integrated GPU counts cached files as used memory, and does not wait until the system frees them. For a
+    CPU it is done where memory does not hold the files beside what runs: then the weights that are loaded
+    next would have to wait for the system to find pages to free.
+    """
+    size = checkpoint.stored_bytes
+    return device.type != "cpu" or (size > SMALL_BYTES and read_available_memory().available < size)
 
 
 def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:
@@ -334,8 +358,8 @@ def _content(checkpoint: Checkpoint, name: str, quant_cache: QuantCache) -> tupl
 
 def _read_content(checkpoint: Checkpoint, name: str) -> str:
     digest = hashlib.sha256()
-    for _, rows in _chunks(checkpoint, name, checkpoint.file_rows):
-        digest.update(byte_view(rows.contiguous()))
+    for start, stop in _chunks(checkpoint, name):
+        digest.update(byte_view(checkpoint.file_rows(name, start, stop).contiguous()))
     return weight_content(checkpoint, name, digest.hexdigest())
 
 
@@ -353,14 +377,12 @@ def _check_content(checkpoint: Checkpoint, name: str, content: str) -> None:
         )
 
 
-def _chunks(
-    checkpoint: Checkpoint, name: str, read: Callable[[str, int, int], torch.Tensor]
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield (first row, rows) of a tensor in order, read by `read(name, start, stop)`."""
+def _chunks(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, int]]:
+    """Yield [start, stop) of some rows of a tensor after the other."""
     shape, itemsize = checkpoint.shape(name), checkpoint.dtype(name).itemsize
     count = max(1, CHUNK_BYTES // max(1, math.prod(shape[1:]) * itemsize))
     for start in range(0, shape[0], count):
-        yield start, read(name, start, min(start + count, shape[0]))
+        yield start, min(start + count, shape[0])
 
 
 def _empty_layer(checkpoint: Checkpoint, index: int, cache_index: int = 0) -> DecoderLayer:

@@ -15,7 +15,7 @@ from flowedge.device.disk_cache.file_range import FileState
 from flowedge.device.kernel_library import missing_reason
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.kernels.linear import KernelLinear
-from flowedge.models.loading import encoded_weight, load_parameter
+from flowedge.models.loading import encoded_weight, gives_back_pages, load_parameter
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.block_repacking import is_held_as_stored, stored_bytes, stored_linear
 from flowedge.models.quant.int8 import Int8
@@ -144,9 +144,15 @@ def _read_table(checkpoint: Checkpoint, key: _TableKey, quant_cache: QuantCache 
     if not form:
         return load_parameter(checkpoint, name, shape, dtype, device)
     checkpoint.check_shape(name, shape)
+    gives_back = gives_back_pages(checkpoint, device)
     if form == PACKED:
-        return _of_encoded(encoded_weight(checkpoint, name, PACKED, dtype, quant_cache), shape, dtype)
-    return PackedTable(stored_linear(checkpoint, name, _like(shape)), dtype)
+        encoded = encoded_weight(checkpoint, name, PACKED, dtype, quant_cache, gives_back=gives_back)
+        table = _of_encoded(encoded, shape, dtype)
+    else:
+        table = PackedTable(stored_linear(checkpoint, name, _like(shape)), dtype)
+    if gives_back:
+        checkpoint.drop_cached_pages(name)
+    return table
 
 
 def as_quantised(table: nn.Parameter, quant: str) -> TokenTable:

@@ -60,7 +60,7 @@ class DrafterWeights:
             quant: the format of all matrices that products read. A copy of the LM head is held in another
                 format than the model's, or over fewer tokens.
         """
-        layer, table = LayerSize.of(model).without_experts, model.vocab * model.hidden
+        layer, table = LayerSize.of(model).plain, model.vocab * model.hidden
         match drafter:
             case EagleSize():
                 fc, vocab = 2 * model.hidden**2, model.vocab if tokens is None else tokens

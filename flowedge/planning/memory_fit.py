@@ -6,25 +6,33 @@ from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.device.memory import gib, require_memory
 from flowedge.drafting.heads.recall import ROW_VECTORS
 from flowedge.drafting.ngram import NGramDrafter
+from flowedge.models.recurrent.row_states import session_bytes
 from flowedge.planning.drafter_weights import DrafterWeights
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.model import READ_AS_STORED, LayerSize, NGramSize, RecallSize, weight_bytes
 from flowedge.planning.profile.pipeline import MiddleProfile, PipelineProfile
+from flowedge.planning.split import layer_ranges
 
 ACTIVATION_ROWS = 512  # rows whose widest activations are held at once
 
 
-def stage_parts(pipeline: PipelineProfile, stage: int, capacity: int) -> dict[str, float]:
-    """Return the bytes that a stage holds, by part; `capacity` is the rows of a session's KV cache."""
-    model, layer, count = pipeline.model, LayerSize.of(pipeline.model), pipeline.split[stage]
-    stored = model.stored_bytes
+def stage_parts(pipeline: PipelineProfile, stage: int, capacity: int, sessions: int = 1) -> dict[str, float]:
+    """Return the bytes that a stage holds, by part.
+
+    capacity: rows of the KV caches of all `sessions`.
+    """
+    model, count = pipeline.model, pipeline.split[stage]
+    stored, kinds = model.stored_bytes, model.kinds(*layer_ranges(pipeline.split)[stage])
+    weights = sum(layer.weights * number for layer, number in kinds)
+    kv = sum(layer.kv_bytes_per_row * number for layer, number in kinds)
+    states = sum(states_bytes(layer) * number for layer, number in kinds)
     parts = {
-        f"{count} layers in {pipeline.format_name}": count
-        * layer.weights
-        * weight_bytes(pipeline.quant, stored),
-        f"KV of {capacity} rows": float(count * layer.kv_bytes_per_row * capacity),
+        f"{count} layers in {pipeline.format_name}": weights * weight_bytes(pipeline.quant, stored),
+        f"KV of {capacity} rows": float(kv * capacity),
         "activations": _activations(pipeline, pipeline.row_width(stage)),
     }
+    if states:
+        parts["states"] = float(states * sessions)
     if pipeline.quant not in READ_AS_STORED:
         parts[f"one matrix in {8 * stored} bits"] = float(model.hidden * model.intermediate * stored)
     if stage == 0:
@@ -32,6 +40,11 @@ def stage_parts(pipeline: PipelineProfile, stage: int, capacity: int) -> dict[st
     if stage == pipeline.num_stages - 1 and pipeline.verification == LAST_STAGE:
         parts["LM head"] = float(model.vocab * model.hidden * stored)
     return parts
+
+
+def states_bytes(layer: LayerSize) -> int:
+    """Return the bytes that a session takes in a layer with a state; 0 for a layer with attention."""
+    return session_bytes(layer.states.net(layer.hidden)) if layer.recurs and layer.states is not None else 0
 
 
 def draft_node_parts(pipeline: PipelineProfile, capacity: int, *, drafts: bool = True) -> dict[str, float]:
@@ -80,18 +93,19 @@ def _activations(pipeline: PipelineProfile, row_width: int) -> float:
     return float(ACTIVATION_ROWS * max(model.intermediate, row_width) * model.stored_bytes)
 
 
-def require_fit(pipeline: PipelineProfile, capacity: int) -> None:
-    """Check that each device holds its part of the pipeline, with a KV cache of `capacity` rows.
+def require_fit(pipeline: PipelineProfile, capacity: int, sessions: int = 1) -> None:
+    """Check that each device holds its part of the pipeline, with KV caches of `capacity` rows together.
 
     Raises:
         CapacityError: for the first device that is too small, with the sums.
     """
     head = draft_node_parts(pipeline, capacity)
     if pipeline.head_computes:
-        head |= {f"{part} (stage 1)": held for part, held in stage_parts(pipeline, 0, capacity).items()}
+        first = stage_parts(pipeline, 0, capacity, sessions)
+        head |= {f"{part} (stage 1)": held for part, held in first.items()}
     _require("the draft node", pipeline.draft_node, head)
     for stage, device in enumerate(pipeline.stages):
-        _require(f"stage {stage + 1}", device, stage_parts(pipeline, stage, capacity))
+        _require(f"stage {stage + 1}", device, stage_parts(pipeline, stage, capacity, sessions))
     for number, middle in enumerate(pipeline.middles, start=1):
         for part, device in enumerate(middle.devices):
             parts = middle_parts(middle, part, pipeline.model.stored_bytes, capacity)

@@ -26,6 +26,7 @@ from flowedge.engine.jobs import (
     StageJob,
     Verify,
 )
+from flowedge.models.recurrent.row_steps import steps_of_drafts
 from flowedge.planning.drafter_weights import DrafterWeights
 from flowedge.planning.measured_costs import (
     draft_measurement,
@@ -40,6 +41,7 @@ from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.model import LayerSize, NGramSize, RecallSize
 from flowedge.planning.profile.pipeline import MiddleProfile, PipelineProfile
 from flowedge.planning.roofline import attention_s, batch_layer_s, head_s, layer_s, product_s
+from flowedge.planning.split import layer_ranges
 from flowedge.planning.virtual_pipeline import DRAFT_NODE, number_of
 
 
@@ -97,7 +99,7 @@ class ProfileCosts:
         self._strategy = NOTHING_ADDED if added is None else added.of(strategy)
         one_host = all(device == pipeline.draft_node for device in pipeline.stages)
         self._cores = pipeline.draft_node.shared_cores if one_host else None
-        self._layer = LayerSize.of(pipeline.model)
+        self._kinds = [pipeline.model.kinds(*span) for span in layer_ranges(pipeline.split)]
         self._stored = pipeline.model.stored_bytes
         widths = [pipeline.row_width(stage) for stage in range(pipeline.num_stages)]
         self._row_bytes = {stage: width * self._stored for stage, width in enumerate(widths)}
@@ -137,30 +139,57 @@ class ProfileCosts:
         forward = 0.0 if measured is None else measured.forward_ms / 1e3
         drawn = sum(0 if job.draw is None else len(job.draw.visitable) for job in forwards)
         verify = self.verify(drawn) if drawn else 0.0
-        return forward + self.pipeline.split[stage] * self.batch_layer(stage, forwards) + verify
+        return forward + self._layers(stage, forwards) + verify
 
     def layer(self, stage: int, job: ForwardBatch) -> float:
         """Return the time of one layer of a stage over the job's rows."""
         return self.batch_layer(stage, job.forwards)
 
     def batch_layer(self, stage: int, forwards: Sequence[Forward]) -> float:
-        """Return the time of one layer of a stage over the rows of several sessions together."""
+        """Return the time of one layer of a stage over the rows of several sessions together.
+
+        Where the stage's layers differ, it is the mean.
+        """
         if stage < DRAFT_NODE:
             return self._middle(stage).batch_layer(forwards)
+        return self._layers(stage, forwards) / self.pipeline.split[stage]
+
+    def _layers(self, stage: int, forwards: Sequence[Forward]) -> float:
+        """Return the time of all layers of a stage over the rows of several sessions together."""
+        return sum(
+            number * (self._with_state if layer.recurs else self._attending)(stage, layer, forwards)
+            for layer, number in self._kinds[stage]
+        )
+
+    def _with_state(self, stage: int, layer: LayerSize, forwards: Sequence[Forward]) -> float:
+        """Return the time of a layer with a state, whose updates by ancestors are computed again."""
+        device, measured, quant = self.pipeline.stages[stage], self._measured[stage], self.pipeline.quant
+        parts = [(job.num_rows, updates(job)) for job in forwards]
+        if measured is None:
+            return batch_layer_s(device, layer, parts, quant)
+
+        def roofline(rows: int) -> float:
+            return layer_s(device, layer, rows, rows, quant)
+
+        rows = sum(rows for rows, _ in parts)
+        further = sum(steps for _, steps in parts) - rows
+        return (read_off(measured.table_of(layer), rows, roofline) + further * measured.step_ms) / 1e3
+
+    def _attending(self, stage: int, layer: LayerSize, forwards: Sequence[Forward]) -> float:
         device, measured, quant = self.pipeline.stages[stage], self._measured[stage], self.pipeline.quant
         if measured is None:
             parts = [(job.num_rows, job.cached + job.num_rows) for job in forwards]
-            return batch_layer_s(device, self._layer, parts, quant)
+            return batch_layer_s(device, layer, parts, quant)
         usual = sum(job.cached for job in forwards) // len(forwards)
 
         def roofline(rows: int) -> float:
-            return layer_s(device, self._layer, rows, usual + rows, quant)
+            return layer_s(device, layer, rows, usual + rows, quant)
 
         def attention(seen: int) -> float:
-            return attention_s(device, self._layer, 1, seen)
+            return attention_s(device, layer, 1, seen)
 
         def kv_bytes(cached: int) -> float:
-            return cached * self._layer.kv_bytes_per_row / device.bytes_per_s
+            return cached * layer.kv_bytes_per_row / device.bytes_per_s
 
         before = [(job.num_rows, job.cached) for job in forwards]
         return measured_layer_s(measured, before, roofline, attention, kv_bytes)
@@ -246,7 +275,7 @@ class ProfileCosts:
             case Prune():
                 return HEADER_BYTES + INDEX_BYTES * len(message.retained)
             case Tapped():
-                before = self._row_bytes[sender - 1] if sender else self._layer.hidden * self._stored
+                before = self._row_bytes[sender - 1] if sender else self.pipeline.model.hidden * self._stored
                 return HEADER_BYTES + len(message.rows) * (self._row_bytes[sender] - before)
             case _:
                 return HEADER_BYTES
@@ -358,6 +387,11 @@ class ProfileCosts:
         if not drafter.adds_seen:
             return head
         return head + product_s(device, MOST_SEEN * width, nodes, stored_bytes=self._stored)
+
+
+def updates(job: Forward) -> int:
+    """Return how many updates of its session's state the rows of a forward take, their ancestors' again."""
+    return steps_of_drafts(job.tail_parents - job.context, job.num_rows, 1).count
 
 
 def _draft_rows(job: ExtendDraft | GrowDraft, learns: bool) -> tuple[int, int, int]:

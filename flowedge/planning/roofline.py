@@ -60,10 +60,11 @@ def batch_layer_s(
     """Return the seconds of one decoder layer over the rows of several sessions together.
 
     The weights are read once for all rows, of experts those that the rows touch. Each session adds its KV
-    rows and its attention.
+    rows and its attention, or the updates of its state.
 
     Args:
-        parts: for each session its rows, and the cached rows that each of them sees.
+        parts: for each session its rows, and the cached rows that each of them sees; for a layer with a state
+            the rows, and the updates of the session's state.
     """
     rows = sum(rows for rows, _ in parts)
     kv = sum(seen for _, seen in parts) * layer.kv_bytes_per_row
@@ -87,5 +88,11 @@ def head_s(
 
 
 def attention_s(device: DeviceProfile, layer: LayerSize, rows: int, seen: int) -> float:
-    """Return the seconds of attention's arithmetic: two products for each row and each row seen."""
+    """Return the seconds of attention's arithmetic: two products for each row and each row seen.
+
+    Of a layer with a state, it is `seen` updates, each of which reads and writes the state.
+    """
+    if layer.recurs and layer.states is not None:
+        arithmetic = layer.states.step_operations / device.flops
+        return seen * max(arithmetic, 2 * layer.state_bytes / device.bytes_per_s)
     return 4 * rows * seen * layer.query_width / device.flops

@@ -49,7 +49,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, quant: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "middles", "certified_role", "instance", "compute", "draft_tokens", "sessions", "waiting", "context_tokens", "request_bytes", "family", "capabilities", "temperature", "config", "not_ready", "revocation_number", "sampling", "no_chat_template", "power", "standby", "stands_by_for", "computing_s", "plan", "proposal")
+    __slots__ = ("id", "name", "kind", "address", "memory_total", "memory_available", "protocol_version", "version", "role", "layer_start", "layer_stop", "resident_bytes", "weight_bytes", "cache_bytes", "stage_addresses", "pipeline", "middles", "certified_role", "instance", "compute", "draft_tokens", "sessions", "waiting", "context_tokens", "request_bytes", "family", "capabilities", "temperature", "config", "not_ready", "revocation_number", "sampling", "no_chat_template", "power", "standby", "stands_by_for", "computing_s", "plan", "proposal", "throttled")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class Device(_message.Message):
     COMPUTING_S_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     kind: str
@@ -128,7 +129,8 @@ class Device(_message.Message):
     computing_s: float
     plan: str
     proposal: str
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., certified_role: _Optional[str] = ..., instance: _Optional[str] = ..., compute: _Optional[_Union[Compute, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., context_tokens: _Optional[int] = ..., request_bytes: _Optional[int] = ..., family: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ..., temperature: _Optional[float] = ..., config: _Optional[str] = ..., not_ready: _Optional[str] = ..., revocation_number: _Optional[int] = ..., sampling: _Optional[str] = ..., no_chat_template: _Optional[bool] = ..., power: _Optional[float] = ..., standby: _Optional[str] = ..., stands_by_for: _Optional[str] = ..., computing_s: _Optional[float] = ..., plan: _Optional[str] = ..., proposal: _Optional[str] = ...) -> None: ...
+    throttled: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., address: _Optional[str] = ..., memory_total: _Optional[int] = ..., memory_available: _Optional[int] = ..., protocol_version: _Optional[int] = ..., version: _Optional[str] = ..., role: _Optional[str] = ..., layer_start: _Optional[int] = ..., layer_stop: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., cache_bytes: _Optional[int] = ..., stage_addresses: _Optional[_Iterable[str]] = ..., pipeline: _Optional[str] = ..., middles: _Optional[_Iterable[_Union[Middle, _Mapping]]] = ..., certified_role: _Optional[str] = ..., instance: _Optional[str] = ..., compute: _Optional[_Union[Compute, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., waiting: _Optional[int] = ..., context_tokens: _Optional[int] = ..., request_bytes: _Optional[int] = ..., family: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ..., temperature: _Optional[float] = ..., config: _Optional[str] = ..., not_ready: _Optional[str] = ..., revocation_number: _Optional[int] = ..., sampling: _Optional[str] = ..., no_chat_template: _Optional[bool] = ..., power: _Optional[float] = ..., standby: _Optional[str] = ..., stands_by_for: _Optional[str] = ..., computing_s: _Optional[float] = ..., plan: _Optional[str] = ..., proposal: _Optional[str] = ..., throttled: _Optional[str] = ...) -> None: ...
 
 class Compute(_message.Message):
     __slots__ = ("device", "processor", "dtypes", "reason", "cuda_graphs")

@@ -11,7 +11,7 @@ from flowedge.core.errors import CheckpointError
 from flowedge.device.disk_cache.objects import ObjectStore
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tensor_files import ExternalTensors
-from flowedge.models.files.weight_file import DTYPES, StoredSlice, WeightSlice, read_into
+from flowedge.models.files.weight_file import DTYPES, StoredSlice, WeightSlice, drop_cached, read_into
 from flowedge.models.gguf.block_slice import BlockSlice
 from flowedge.models.gguf.block_types import BLOCK_TYPES
 from flowedge.weights.local_weights import LocalWeights
@@ -93,6 +93,10 @@ class ObjectFile:
     def read_into(self, tensor: torch.Tensor, offset: int) -> None:
         with self._path.open("rb") as file:
             read_into(tensor, file.fileno(), offset, self._path)
+
+    def drop_cached(self, offset: int, size: int) -> None:
+        with self._path.open("rb") as file:
+            drop_cached(file.fileno(), offset, size)
 
 
 def open_cached(store: ObjectStore, manifest: Manifest, directory: Path) -> Checkpoint:

@@ -12,8 +12,9 @@ import pytest
 from flowedge.agent.metrics import AgentMetrics, MetricsReadings
 from flowedge.agent.metrics_server import MetricsServer
 from flowedge.agent.roles.role_holder import RoleHolder
+from flowedge.agent.throttling import ThrottlingWatch
 from flowedge.core.errors import DeviceError
-from flowedge.device.temperature import temperatures
+from flowedge.device.board.temperature import temperatures
 from flowedge.engine.statistics import RequestClock
 from flowedge.live.compute_thread import ComputeThread, Span
 
@@ -26,7 +27,7 @@ SUFFIX = {"counter": "_total", "info": "_info"}
 def readings() -> MetricsReadings:
     compute = ComputeThread("here")
     compute.stop(1.0)
-    return MetricsReadings("here", RoleHolder("here"), compute)
+    return MetricsReadings("here", RoleHolder("here"), compute, ThrottlingWatch())
 
 
 @pytest.fixture

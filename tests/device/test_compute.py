@@ -18,6 +18,7 @@ from flowedge.device.compute import (
     cpu_dtypes,
     default_threads,
     find_compute,
+    missing_kernels,
     negotiate_dtype,
     processor_name,
     try_device,
@@ -32,6 +33,27 @@ PI = ComputeChoice("cpu", "Cortex-A76", ("float32",))
 def write(root: Path, file: str, content: str) -> None:
     (root / file).parent.mkdir(parents=True, exist_ok=True)
     (root / file).write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "capability", "missing"),
+    [
+        ("sm_87", (8, 7), False),
+        ("sm_50 sm_80 sm_90", (8, 7), False),  # machine code of 8.0 runs on 8.7
+        ("sm_110 sm_121", (8, 7), True),  # of the SBSA index
+        ("sm_90 compute_90", (8, 7), True),  # of servers
+        ("sm_80 compute_80", (11, 0), False),  # translated there
+        ("sm_90a", (9, 0), False),
+        ("sm_100f sm_90a", (9, 1), True),
+        ("", (8, 7), True),
+    ],
+)
+def test_a_build_for_another_gpu_is_recognised(
+    kinds: str, capability: tuple[int, int], missing: bool
+) -> None:
+    reason = missing_kernels(kinds.split(), capability)
+    assert bool(reason) == missing
+    assert not missing or "a build for servers (SBSA)" in reason
 
 
 @pytest.mark.parametrize(

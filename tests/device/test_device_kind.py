@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.device.device_kind import device_kind
+from flowedge.device.board.device_kind import device_kind
 from flowedge.device.memory import read_available_memory, resident_bytes
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowedge.device.power import board_power, rails
+from flowedge.device.board.power import board_power, rails
 
 NANO = {"1-0040": [("VDD_IN", 5048, 1520), ("VDD_CPU_GPU_CV", 5048, 480), ("VDD_SOC", 5048, 400)]}
 AGX = {

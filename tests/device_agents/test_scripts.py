@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from flowedge.doctor import board, compute, memory
+
 AGENTS = Path(__file__).parents[2] / "device_agents"
 CPU = "https://download.pytorch.org/whl/cpu"
 JETPACK6 = "https://pypi.jetson-ai-lab.io/jp6/cu126"
@@ -212,6 +214,35 @@ def test_bitsandbytes_stays_where_it_works(
 def test_bitsandbytes_is_really_tried(tmp_path: Path) -> None:
     done = bash(f"MACHINE=aarch64 try_bitsandbytes {sys.executable} true", tmp_path, timeout_s=180)
     assert "bitsandbytes works here: nf4, fp4 and llm-int8 can be used" in done.stdout, done.stdout
+
+
+def test_the_installer_says_what_it_finds_of_the_device(tmp_path: Path) -> None:
+    found = ("warning zram: zram may take 4 GiB. Turn it off.", "warning clocks-low: cpu0 600 of 1500 MHz.")
+    trial = f'case "$2" in *preflight.py) printf "%s\\n" {" ".join(map(repr, found))} ;; esac'
+    python = fake_program(tmp_path / "python", trial)
+    done = bash(f"preflight {python}", tmp_path)
+    assert done.returncode == 0
+    assert [line.removeprefix("bash: ") for line in done.stdout.splitlines()[1:]] == list(found)
+    assert bash(f"PREFLIGHT=no preflight {python}", tmp_path).stdout == ""
+    broken = bash(f"preflight {fake_program(tmp_path / 'broken', 'exit 3')}", tmp_path)
+    assert broken.returncode == 0 and "run flowedge doctor" in broken.stdout, "an installation goes on"
+
+
+@pytest.mark.proof
+@pytest.mark.slow
+def test_the_preflight_is_what_the_doctor_finds_of_the_device() -> None:
+    done = subprocess.run(
+        [sys.executable, AGENTS / "lib" / "preflight.py"],
+        env={**os.environ, "PYTHONPATH": str(AGENTS.parent)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    codes = {kind.code for kind in (*board.KINDS, *compute.KINDS, *memory.KINDS)}
+    found = [re.match(r"(?:info|warning|error) ([\w-]+): ", line) for line in done.stdout.splitlines()]
+    assert all(each is not None and each[1] in codes for each in found)
 
 
 def test_bitsandbytes_is_a_dependency_where_its_wheels_work() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from flowedge.client.survey import AgentReply, Duplicate, Refusal, SurveyedAgent
 from flowedge.core.errors import DeviceError, DeviceLostError
+from flowedge.device.board.clock_rates import ClockRate
 from flowedge.device.compute import NOT_INSTALLED, DeviceProbe
 from flowedge.discovery.interfaces import Interface, choose
 from flowedge.discovery.settings import DiscoverySettings
@@ -37,6 +38,7 @@ from flowedge.network.device_state import ConnectResult
 from flowedge.planning.profile.measurement import LinkMeasurement
 from flowedge.version import PROTOCOL_VERSION, VERSION
 from tests.client.test_survey import device
+from tests.support.board_files import cooler, cpu_policy, write_files
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "discovery.md"
 HERE = "attic"
@@ -261,13 +263,42 @@ def test_boards() -> None:
     def judge(**facts: object) -> list[FindingKind]:
         return kinds(board.judge_board(board.BoardFacts(8 * GIB, **facts), HERE))  # type: ignore[arg-type]
 
-    assert judge() == judge(zram=4 * GIB) == [], "where no GPU shares the memory, zram is the owner's choice"
+    assert judge() == judge(zram=4 * GIB) == [], "on a PC, zram is the owner's choice"
+    assert judge(is_board=True, zram=GIB // 4) == []
+    assert judge(is_board=True, zram=4 * GIB) == [board.ZRAM]
     assert judge(release=(36, "4.3"), power_mode="15W") == [board.JETSON]
     assert judge(release=(35, "6.1")) == [board.JETSON, board.JETSON_OLD]
-    assert judge(release=(39, "2.0"), zram=4 * GIB) == [board.JETSON, board.ZRAM]
+    assert judge(release=(39, "2.0"), is_board=True, zram=4 * GIB) == [board.JETSON, board.ZRAM]
     assert judge(slowed=("cpufreq-cpu0",)) == [board.TOO_HOT]
+    assert kinds(board.judge_slowed([("kitchen", ""), ("attic", "undervoltage")])) == [board.TOO_HOT]
     (found,) = board.judge_board(board.BoardFacts(8 * GIB, (36, "4.3"), "MAXN_SUPER"), HERE)
     assert found.detail == "Jetson Linux R36.4.3, power mode MAXN_SUPER"
+
+
+def test_clocks_that_are_held_low() -> None:
+    def judge(clock: ClockRate, **facts: object) -> list[FindingKind]:
+        found = board.BoardFacts(8 * GIB, clocks=(clock,), **facts)  # type: ignore[arg-type]
+        return kinds(board.judge_board(found, HERE))
+
+    idle = ClockRate("cpu0-3", 600_000_000, 600_000_000, 2_400_000_000, 2_400_000_000, "schedutil")
+    saving, bounded = replace(idle, governor="powersave"), replace(idle, highest=1_500_000_000)
+    assert judge(idle) == [], "it rises when there is work"
+    assert judge(saving) == judge(bounded) == [board.CLOCKS_LOW]
+    assert judge(replace(saving, governor="")) == [], "a processor that chooses itself"
+    assert judge(bounded, slowed=("cpufreq-cpu0",)) == [board.TOO_HOT], "which is the reason"
+    jetson = {"release": (36, "4.3"), "power_mode": "15W", "is_board": True}
+    assert judge(bounded, **jetson) == [board.JETSON], "by the power mode, which is a choice"
+    assert judge(saving, **jetson) == [board.JETSON, board.CLOCKS_LOW]
+    (found, *_) = board.judge_board(board.BoardFacts(8 * GIB, (36, "4.3"), clocks=(bounded,)), HERE)
+    assert found.detail == "Jetson Linux R36.4.3, cpu0-3 600 of 1500 MHz (hardware 2400)"
+
+
+def test_the_largest_block() -> None:
+    def judge(free: int, largest: int, problem: str = "") -> list[FindingKind]:
+        return kinds(memory.judge_blocks([memory.BlockFacts("cuda:0", free, largest, problem)], HERE))
+
+    assert judge(4 * GIB, 2 * GIB) == judge(0, 0) == []
+    assert judge(4 * GIB, GIB) == judge(4 * GIB, 0, "the trial did not end") == [memory.IN_PIECES]
 
 
 def test_what_a_board_says_is_read_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,17 +316,15 @@ def test_what_a_board_says_is_read_from_its_files(tmp_path: Path, monkeypatch: p
         "proc/swaps",
         "Filename Type Size Used Priority\n/dev/zram0 partition 650000 0 5\n/swap file 900 0 -2\n",
     )
-    for index, (kind, state) in enumerate(
-        [("pwm-fan", "3"), ("cpufreq-cpu0", "0"), ("devfreq-17000000.gpu", "2")]
-    ):
-        write(f"sys/class/thermal/cooling_device{index}/type", f"{kind}\n")
-        write(f"sys/class/thermal/cooling_device{index}/cur_state", f"{state}\n")
+    write_files(tmp_path, cooler(0, "pwm-fan", 3) | cooler(1, "devfreq-17000000.gpu", 2))
+    write_files(tmp_path, cpu_policy(0, 729, 1510, 1984))
     write("bin/nvpmodel", '#!/bin/sh\n[ "$1" = -q ] && echo "NV Power Mode: MAXN_SUPER" && echo 2\n')
     (tmp_path / "bin" / "nvpmodel").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     found = board.board_facts(tmp_path)
     assert (found.release, found.power_mode) == ((36, "4.3"), "MAXN_SUPER")
     assert (found.zram, found.slowed) == (650_000 * 1024, ("devfreq-17000000.gpu",))
+    assert found.is_board and [clock.name for clock in found.clocks] == ["cpu0-3"]
 
 
 def test_compute_devices() -> None:

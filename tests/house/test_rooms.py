@@ -19,6 +19,7 @@ TESTBED = sorted(path.parent for path in (ROOT / "testbed" / "flowedge_testbed")
 # Modules below SMALL lines with one user, and why each is a module of its own.
 OF_THEIR_OWN = {
     "flowedge.agent.keeping.rebalancing": "when layers move is decided, and tested, without a pipeline",
+    "flowedge.doctor.hardware": "install.sh examines a device by it, without a network",
     "flowedge.agent.services.prompt_encoding": "an agent imports the tokenizer's side with the first request",
 }
 MOST_OF_THEIR_OWN = 10

@@ -181,21 +181,23 @@ def test_quantised_stages(quant: str, gpu: FakeCuda, wide: Path) -> None:
 def test_what_was_read_for_a_gpu_leaves_the_page_cache(
     gpu: FakeCuda, wide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dropped: list[Checkpoint] = []
+    dropped: list[str] = []
 
-    def note(own: Checkpoint) -> None:
-        dropped.append(own)
+    def note(own: Checkpoint, name: str, start: int = 0, stop: int | None = None) -> None:
+        if stop is None:
+            dropped.append(name)
 
     monkeypatch.setattr(Checkpoint, "drop_cached_pages", note)
     checkpoint = Checkpoint(wide)
     for quant in ("none", "int4"):
         with gpu.load():
-            block = LayerBlock.load(checkpoint, 0, 1, quant=quant, device=CUDA)
-        assert len(dropped) >= len(list(block.layers[0].named_children())), "after each weight"
+            LayerBlock.load(checkpoint, 0, 1, quant=quant, device=CUDA)
+        parts = {name for name in checkpoint.names if name.startswith("model.layers.0.")}
+        assert parts and parts <= set(dropped), "after each weight"
         dropped.clear()
     with really():
         LayerBlock.load(checkpoint, 0, 1, quant="int4")
-    assert not dropped, "for a CPU, the system frees cached files by itself"
+    assert not dropped, "for a CPU with enough memory, the system frees cached files by itself"
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["T0", "T1"])

@@ -13,6 +13,7 @@ from flowedge.agent.holding.left_loaded import LeftLoaded
 from flowedge.agent.roles.led_pipeline import Standby
 from flowedge.agent.roles.pipeline_role import BEING_SET_UP, BEING_STOPPED
 from flowedge.agent.roles.role_holder import RoleHolder
+from flowedge.agent.throttling import ThrottlingWatch
 from flowedge.cluster.process import Security
 from flowedge.cluster.tls.renewable_server import RenewableServer
 from flowedge.device.compute import DeviceCompute
@@ -64,6 +65,7 @@ class Agent:
         speed: measures this device.
         division: of the layers of the last pipeline that it divided by what was measured.
         links: between devices, by the ids of both, as they were measured.
+        throttling: whether this device is slowed down.
     """
 
     info: DeviceInfo
@@ -83,6 +85,7 @@ class Agent:
     division: Division | None = None
     links: dict[frozenset[str], LinkProfile] = field(default_factory=dict)
     last_set_up_s: float | None = None
+    throttling: ThrottlingWatch = field(default_factory=ThrottlingWatch)
     left: LeftLoaded = field(init=False)
     speed: DeviceSpeed = field(init=False)
     _compute_side: ComputeSide | None = None

@@ -60,7 +60,7 @@ from flowedge.planning.placement.drift import move_for
 from flowedge.planning.placement.goal import Goal
 from flowedge.planning.placement.live_division import choose, divide
 from flowedge.planning.placement.model_sizes import from_config
-from flowedge.planning.profile.model import LayerSize, like_quant
+from flowedge.planning.profile.model import like_quant
 from flowedge.planning.split import check_split, even_split, layer_ranges, split_beside_head
 from flowedge.strategies.events import TARGET
 from flowedge.strategies.row_bounds import most_capacity
@@ -255,7 +255,8 @@ class ComputeSide:
         held = LayerSlice(settings, 1, 2).weight_bytes(checkpoint)
         quant = cast("Quantisation", opened.quant)
         if quant == "none":
-            quant = like_quant(held / LayerSize.of(sizes).weights)
+            ((layer, _),) = sizes.kinds(1, 2)
+            quant = like_quant(held / layer.weights)
         context = min(self._config.memory.kv_tokens, max_positions(checkpoint.config))
         lookup = set(config.drafters) <= {NGRAM}
         return Goal(sizes, quant, context=context, lookup=lookup)

@@ -55,6 +55,7 @@ class AgentService(rpc.AgentServicer):
             self._agent.roles.role.describe(device)
         device.not_ready = self._agent.not_ready
         device.computing_s = self._agent.compute.computing_s
+        device.throttled = str(self._agent.throttling.state)
         if self._agent.stands_by is not None:
             device.stands_by_for = self._agent.stands_by.address
         return device

@@ -134,11 +134,12 @@ def _link(link: dict[str, Any]) -> str:
 
 def _remarks(row: Row) -> str:
     stale = ["stale: no sign of life"] if row["stale"] else []
+    slowed = [f"slowed down by {row['throttled']}"] if row.get("throttled") else []
     unused = (row.get("compute") or {}).get("reason")
-    return "; ".join(filter(None, [*stale, *row["duplicates"], row["problem"], unused]))
+    return "; ".join(filter(None, [*stale, *row["duplicates"], row["problem"], *slowed, unused]))
 
 
 def _style(row: Row) -> str:
     if row["stale"]:
         return "dim"
-    return "yellow" if row["problem"] or row["duplicates"] else ""
+    return "yellow" if row["problem"] or row["duplicates"] or row.get("throttled") else ""

@@ -145,7 +145,7 @@ def _table(best: ScoredLayout, goal: Goal, fleet: Fleet) -> PlainTable:
     first = 0
     for stage, (name, count) in enumerate(zip(layout.stages, layout.split, strict=True)):
         both = stage == 0 and pipeline.head_computes
-        held = sum(stage_parts(pipeline, stage, goal.rows).values()) + (own if both else 0.0)
+        held = sum(stage_parts(pipeline, stage, goal.rows, goal.sessions).values()) + (own if both else 0.0)
         table.add_row(
             name,
             "draft node and stage 1" if both else f"stage {stage + 1}",

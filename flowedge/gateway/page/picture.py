@@ -86,6 +86,7 @@ def of_device(reply: DeviceReply, part: str, *, in_use: bool) -> dict[str, Any]:
         "cache_bytes": device.cache_bytes if holds and part != DRAFT_NODE else 0,
         "resident_bytes": device.resident_bytes,
         "temperature": device.temperature,
+        "throttled": visible_field(device.throttled, MOST_NAME),
         "layers": None if layers is None else list(layers),
         "model": visible_field(device.model, MOST_NAME) if holds else "",
         "drafter": visible_field(device.drafter, MOST_NAME) if holds else "",

@@ -22,6 +22,7 @@ from flowedge.device.compute import (
     NOT_TRIED,
     DeviceProbe,
     cpu_dtypes,
+    missing_kernels,
     processor_name,
 )
 from flowedge.models.quant.backend import WeightRows
@@ -63,7 +64,11 @@ def _describe(device: torch.device) -> DeviceProbe:
     index = torch.cuda.current_device() if device.index is None else device.index
     properties = torch.cuda.get_device_properties(index)
     free, total = torch.cuda.mem_get_info(index)
-    has_bfloat16 = torch.cuda.get_device_capability(index) >= _BFLOAT16_CAPABILITY
+    capability = torch.cuda.get_device_capability(index)
+    missing = missing_kernels(torch.cuda.get_arch_list(), capability)
+    if missing:  # such a build imports, and fails at its first kernel with an error that does not say why
+        raise RuntimeError(missing)
+    has_bfloat16 = capability >= _BFLOAT16_CAPABILITY
     integrated = bool(properties.is_integrated)
     return DeviceProbe(
         f"cuda:{index}",

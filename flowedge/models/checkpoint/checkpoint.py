@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -29,11 +29,12 @@ from flowedge.models.files.stored_tensors import (
     is_gate_up,
     is_stack,
 )
-from flowedge.models.files.weight_file import StoredSlice, Weights, WeightSlice, drop_cached_pages
+from flowedge.models.files.weight_file import StoredSlice, Weights, WeightSlice
 from flowedge.models.gguf.architectures import architecture_of, module_tensors
 from flowedge.models.gguf.config import ARCHITECTURE_KEY
 from flowedge.models.gguf.model_files import files_in
 
+_WEIGHT = ".weight"
 _LAYER = re.compile(r"model\.layers\.(\d{1,5})\.")
 
 
@@ -176,10 +177,43 @@ class Checkpoint:
         stored = self._tensor(name)
         return self._files.paths[stored.name], stored
 
-    def drop_cached_pages(self) -> None:
-        """Free the page cache of the checkpoint's files, which an integrated GPU counts as used memory."""
-        for path in set(self._files.paths.values()):
-            drop_cached_pages(path)
+    def drop_cached_pages(self, name: str, start: int = 0, stop: int | None = None) -> None:
+        """Free the page cache of rows [start, stop) of a tensor, or of the whole file that holds it.
+
+        It is the file also where the rows are stored in another order, or with others. What the system has
+        read ahead goes with the file.
+        """
+        stored = self._tensor(name)
+        for handle in map(self._files.handle, stored.names):
+            if isinstance(
+                handle, torch.Tensor
+            ):  # of a mapped file, whose pages stay as long as they are mapped
+                continue
+            if stop is None or stored.encoding or not stored.is_whole:
+                handle.blocks.file.drop_cached(0, 0)
+            else:
+                handle.blocks.drop_cached(start, stop)
+
+    @cached_property
+    def stored_bytes(self) -> int:
+        """The bytes of the files that hold the tensors."""
+        return sum(path.stat().st_size for path in set(self._files.paths.values()) if path.is_file())
+
+    def tensors_of(self, module: str) -> Sequence[str]:
+        """The names of a module's own tensors, those by which a quantiser stores its weight among them.
+
+        module: its name, with the last dot.
+        """
+        return self._by_module.get(module, ())
+
+    @cached_property
+    def _by_module(self) -> Mapping[str, Sequence[str]]:
+        found: dict[str, list[str]] = {}
+        for name in self._tensors:
+            # Parts of a weight of bitsandbytes have the weight's name before their own.
+            module = name.partition(_WEIGHT)[0] if _WEIGHT in name else name.rpartition(".")[0]
+            found.setdefault(f"{module}.", []).append(name)
+        return found
 
     def sha256(self, name: str) -> str | None:
         """The SHA-256 of a tensor's bytes, or None where only reading the tensor would tell."""
@@ -201,9 +235,25 @@ class Checkpoint:
         return f"{self.block_type(name)} {self._tensor(name).encoding}".strip()
 
     def is_read_unchanged(self, name: str) -> bool:
-        """Return whether `tensor` reads the file's bytes straight into the memory of the result."""
+        """Return whether the file has a tensor's bytes as memory does, so that they can be read into it."""
         stored = self._tensor(name)
-        return not stored.encoding and isinstance(self._handle(stored), WeightSlice)
+        return stored.is_whole and not stored.encoding and self._plain(stored) is not None
+
+    def read_into(self, rows: torch.Tensor, name: str, start: int) -> None:
+        """Fill contiguous rows in the stored dtype, on the CPU, from the row `start` of a tensor on.
+
+        The tensor is one that is_read_unchanged.
+        """
+        handle = self._plain(self._tensor(name))
+        assert handle is not None, "is_read_unchanged"
+        try:
+            handle.read_into(rows, start)
+        except OSError as error:
+            raise CheckpointError(f"{self.place}: tensor {name} cannot be read: {error}") from error
+
+    def _plain(self, stored: StoredTensor) -> WeightSlice | None:
+        handle = self._handle(stored)
+        return handle if isinstance(handle, WeightSlice) else None
 
     def block_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Read rows [start, stop) of a tensor as it is stored, uint8 [rows, bytes] for blocks."""

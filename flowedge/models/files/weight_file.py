@@ -40,6 +40,7 @@ _SAFE_PICKLES = (2, 6)  # the first release of torch whose weights_only runs no 
 _PIECE_BYTES = (
     256 << 10
 )  # read at a time where each byte is used at once, while it is in the processor's cache
+_FOLIO_BYTES = 4 << 20  # of a file that the system may keep as one piece of its page cache
 _MAX_READ = 1 << 30  # bytes; Linux reads a little less than 2 GiB in one call
 
 
@@ -52,6 +53,9 @@ class TensorReader(Protocol):
         Raises:
             OSError: when the file ends too early.
         """
+
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Free the page cache of these bytes, see the function `drop_cached`."""
 
 
 class StoredSlice(Protocol):
@@ -139,6 +143,22 @@ class WeightSlice:
     def blocks(self) -> WeightSlice:
         return self
 
+    def read_into(self, rows: torch.Tensor, start: int) -> None:
+        """Fill contiguous rows of this dtype, from the tensor's row `start` on.
+
+        Raises:
+            OSError: when the file ends too early.
+        """
+        self.file.read_into(rows, self._offset_of(start))
+
+    def drop_cached(self, start: int, stop: int) -> None:
+        """Free the page cache of rows [start, stop), and of some bytes before them.
+
+        The system keeps pages together that were read together, and frees no part of them.
+        """
+        first = max(0, self._offset_of(start) - _FOLIO_BYTES)
+        self.file.drop_cached(first, self._offset_of(stop) - first)
+
     def _offset_of(self, row: int) -> int:
         return self.offset + row * math.prod(self.shape[1:]) * self.dtype.itemsize
 
@@ -177,6 +197,10 @@ class OpenFile:
         """See TensorReader."""
         read_into(tensor, self.descriptor, offset, self.path)
 
+    def drop_cached(self, offset: int, size: int) -> None:
+        """See TensorReader."""
+        drop_cached(self.descriptor, offset, size)
+
 
 class TensorFile(Mapping[str, StoredSlice]):
     """The tensors of one open file by name, each read when it is indexed."""
@@ -195,6 +219,10 @@ class TensorFile(Mapping[str, StoredSlice]):
 
     def close(self) -> None:
         self._file.close()
+
+    def drop_cached(self) -> None:
+        """Free the page cache of the file."""
+        self._file.drop_cached(0, 0)
 
     def __getitem__(self, name: str) -> StoredSlice:
         return self._slices[name]
@@ -252,14 +280,13 @@ def read_into(tensor: torch.Tensor, descriptor: int, offset: int, path: Path) ->
         view = view[count:]
 
 
-def drop_cached_pages(path: Path) -> None:
-    """Free the page cache of a file, where the system can do that."""
-    if hasattr(os, "posix_fadvise"):  # not on macOS
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+def drop_cached(descriptor: int, offset: int = 0, size: int = 0) -> None:
+    """Free the page cache of an open file's whole pages within these bytes; of all pages for a size of 0.
+
+    Pages that are mapped or not written yet stay, and so do all where the system has no such call (macOS).
+    """
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 Weights = Mapping[str, StoredSlice] | Mapping[str, torch.Tensor]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import torch
 
@@ -10,6 +11,7 @@ from flowedge.device.kernel_library import library
 from flowedge.models.kernels.structures import INT4, INT5, INT6, INT8, IQ4, MXFP4, pointer
 
 LANES = 16  # outputs of a block
+CHUNK_BYTES = 4 << 20  # of an encoded weight that are packed at a time
 STEP = 32  # inputs whose levels lie together
 BITS = {
     INT8: 8,
@@ -68,13 +70,41 @@ def unpacked(words: torch.Tensor, kind: int) -> torch.Tensor:
 
 
 def packed_int8(weight: torch.Tensor) -> torch.Tensor:
-    """Pack int8 [out, in] as the levels of INT8."""
-    return packed(weight.contiguous().view(torch.uint8) ^ 128, INT8)
+    """Pack int8 [out, in] as the levels of INT8, in the memory of `weight` where its blocks are whole."""
+    return _repacked(weight, INT8, lambda rows: rows ^ 128)
 
 
 def packed_int4(nibbles: torch.Tensor) -> torch.Tensor:
-    """Pack uint8 [out, in / 2], the even column in the high half, as the levels of INT4."""
-    return packed(torch.stack((nibbles >> 4, nibbles & 15), dim=2).view(len(nibbles), -1), INT4)
+    """Pack uint8 [out, in / 2], the even column in the high half, as the levels of INT4.
+
+    The memory is that of `nibbles` where its blocks are whole.
+    """
+    return _repacked(
+        nibbles, INT4, lambda rows: torch.stack((rows >> 4, rows & 15), dim=2).view(len(rows), -1)
+    )
+
+
+def _repacked(
+    encoded: torch.Tensor, kind: int, levels: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Pack a matrix a few blocks at a time, so that no second copy of a large weight is made.
+
+    The LANES rows of a block take the same bytes before and after.
+
+    Args:
+        encoded: any type of one byte, [out, in * BITS / 8].
+        levels: uint8 rows of `encoded` -> a new tensor with their levels, uint8 [rows, in].
+    """
+    stored = encoded.contiguous().view(torch.uint8)
+    out, row_bytes = stored.shape
+    blocks = padded_outputs(out) // LANES
+    shape = (blocks, row_bytes * 8 // BITS[kind] // STEP, BITS[kind], LANES, 4)
+    to = stored.view(shape) if out % LANES == 0 else torch.empty(shape, dtype=torch.uint8)
+    count = max(1, CHUNK_BYTES // (LANES * row_bytes))
+    for first in range(0, blocks, count):
+        rows = stored[first * LANES : (first + count) * LANES]
+        to[first : first + count] = packed(levels(rows), kind)
+    return to
 
 
 def packed_scales(*parts: torch.Tensor) -> torch.Tensor:

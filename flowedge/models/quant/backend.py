@@ -87,7 +87,7 @@ class Backend(Protocol):
         """Quantise a weight, with only a few rows in full precision at a time."""
 
     def build(self, tensors: Tensors, like: nn.Linear, dtype: torch.dtype, device: torch.device) -> nn.Module:
-        """A layer that multiplies with an encoded weight, whose memory it may use.
+        """A layer that multiplies with an encoded weight, whose tensors it uses up: their values may change.
 
         Args:
             like: a layer with the same sizes, and the bias on `device`.

@@ -107,8 +107,11 @@ class QuantCache:
         self._store(path, lambda partial: partial.write_text(content, encoding="ascii"), len(content))
         return content
 
-    def get(self, key: CacheKey) -> Tensors | None:
-        """The encoded weight; None when the cache does not hold it, or its file is damaged."""
+    def get(self, key: CacheKey, *, gives_back: bool = False) -> Tensors | None:
+        """The encoded weight; None when the cache does not hold it, or its file is damaged.
+
+        gives_back: whether the page cache of the file is freed when the file was read.
+        """
         if not self._enabled:
             return None
         path = self._given.get(key.digest) or self.path(key)
@@ -116,6 +119,8 @@ class QuantCache:
             file = WeightFile(path)
             tensors, found = _read_hashed(file)
             digest = file.metadata.get(_DIGEST)
+            if gives_back:
+                file.drop_cached()
             file.close()
         except FileNotFoundError:
             return None
@@ -128,9 +133,9 @@ class QuantCache:
         touch(path)
         return tensors
 
-    def encoded(self, key: CacheKey, encode: Callable[[], Tensors]) -> Tensors:
-        """The encoded weight, from the cache or else from `encode`, whose result is stored."""
-        tensors = self.get(key)
+    def encoded(self, key: CacheKey, encode: Callable[[], Tensors], *, gives_back: bool = False) -> Tensors:
+        """The encoded weight, from the cache (see `get`) or else from `encode`, whose result is stored."""
+        tensors = self.get(key, gives_back=gives_back)
         if tensors is None:
             tensors = encode()
             self.put(key, tensors)

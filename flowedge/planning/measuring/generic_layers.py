@@ -51,15 +51,17 @@ def generic_block(
     quant: str = "none",
     *,
     exact: bool = False,
+    recurrent: bool = False,
 ) -> LayerBlock:
     """Make a block of `count` layers from the middle of a model: without embedding and final norm.
 
-    exact: whether each row's bits are to be those of the row alone.
+    Args:
+        exact: whether each row's bits are to be those of the row alone.
+        recurrent: whether they are the layers of `sizes` that have a state.
     """
-    family, experts = family_of("llama"), dict[str, int]()
-    if sizes.experts is not None:
-        family = family_of("mixtral")
-        experts = {"num_local_experts": sizes.experts.count, "num_experts_per_tok": sizes.experts.chosen}
+    model_type, own = _kind(sizes, recurrent=recurrent)
+    family = family_of(model_type)
+    kinds = {"layer_types": [own.pop("layer_type")] * (count + 2)} if "layer_type" in own else {}
     config: Any = family.config(
         hidden_size=sizes.hidden,
         intermediate_size=sizes.intermediate,
@@ -68,7 +70,8 @@ def generic_block(
         head_dim=sizes.head_size,
         num_hidden_layers=count + 2,
         vocab_size=32,
-        **experts,
+        **own,
+        **kinds,
     )
     architecture = Architecture.of(family, config)
     layers = []
@@ -76,12 +79,44 @@ def generic_block(
         layer = DecoderLayer(architecture, index + 1, index).to(device=device, dtype=dtype)
         if isinstance(layer.mlp, MixtureMlp):  # rows choose as if each expert suited as many of them
             nn.init.normal_(layer.mlp.gate.weight)
+        for parameter in layer.parameters() if recurrent else ():  # what a state fades by has to be a number
+            if parameter.ndim == 1:
+                nn.init.uniform_(parameter, 0.0, 1.0)
         quantize_block(layer.requires_grad_(False).eval(), quant, dtype)
         layer.fuse()
         layers.append(layer)
     block = middle_block(config, architecture, layers, dtype, device)
     block.prepare(exact=exact)
     return block
+
+
+def _kind(sizes: LayerSizes, *, recurrent: bool) -> tuple[str, dict[str, Any]]:
+    """Return a model type whose layers have these sizes, and what its config has beside a Llama's.
+
+    `layer_type` of the result is the type of each layer.
+    """
+    experts, states = sizes.experts, sizes.states
+    if states is None:
+        if experts is None:
+            return "llama", {}
+        return "mixtral", {"num_local_experts": experts.count, "num_experts_per_tok": experts.chosen}
+    if not states.key_heads:
+        own: dict[str, Any] = {"conv_L_cache": states.inputs, "block_auto_adjust_ff_dim": False}
+        return "lfm2", own | {"layer_type": "conv" if recurrent else "full_attention"}
+    own = {
+        "linear_num_key_heads": states.key_heads,
+        "linear_num_value_heads": states.value_heads,
+        "linear_key_head_dim": states.key_size,
+        "linear_value_head_dim": states.value_size,
+        "linear_conv_kernel_dim": states.inputs,
+        "layer_type": "linear_attention" if recurrent else "full_attention",
+    }
+    if experts is None:
+        return "qwen3_5_text", own
+    width = sizes.intermediate  # one of the experts that are counted is shared by all rows
+    own |= {"num_experts": experts.count - 1, "num_experts_per_tok": experts.chosen - 1}
+    own |= {"moe_intermediate_size": width, "shared_expert_intermediate_size": width}
+    return "qwen3_5_moe_text", own
 
 
 def middle_block(

@@ -25,6 +25,8 @@ LEAST_S, MOST_TIMES = 0.25, 8  # of the timings of one run, and by how much they
 # Jobs of an agent follow a wait, after which processor and caches are slower than in a loop.
 PAUSE_S = 0.001
 
+LEAVES = 16  # rows by which an update of a state is timed
+
 _SESSION = "measure"
 
 
@@ -86,6 +88,24 @@ def layer_times(
     return times
 
 
+def update_s(block: LayerBlock, repeats: int) -> float:
+    """Return the seconds of an update of the state of one layer, in a block of layers with a state.
+
+    Rows that are leaves of a chain of drafts take their ancestors' updates once more.
+    """
+    executor = BlockExecutor(block)
+    executor.run(OpenCache(_SESSION, 2 * LEAVES))
+    chain, leaves = forward_job(block, LEAVES, 0), forward_job(block, LEAVES, 0, below=LEAVES)
+    found = [
+        median_s(
+            partial(executor.run, job), repeats, prepare=pause, finish=synchronize(block.device), warm_up=2
+        )
+        for job in (chain, leaves)
+    ]
+    executor.run(DropCache(_SESSION))
+    return max(found[1] - found[0], 0.0) / LEAVES / block.num_layers
+
+
 def pause() -> None:
     """Wait as an agent waits between two jobs."""
     time.sleep(PAUSE_S)
@@ -127,19 +147,25 @@ def median_s(
     return statistics.median(times[warm_up:])
 
 
-def forward_job(block: LayerBlock, rows: int, cached: int) -> ForwardBatch:
-    """Return the job of a chain of draft rows after `cached` rows of context."""
-    slots = np.arange(cached, cached + rows, dtype=np.int64)
+def forward_job(block: LayerBlock, rows: int, cached: int, *, below: int = 0) -> ForwardBatch:
+    """Return the job of a chain of draft rows after `cached` rows of context.
+
+    below: draft rows that were computed before, also a chain, whose leaves the rows are, one of each.
+    """
+    slots = np.arange(cached, cached + max(rows, below), dtype=np.int64)
     parents: IntArray = slots - 1
     parents[0] = -1
+    positions = slots
+    if below:
+        parents, positions = np.append(parents[:below], slots[:rows]), slots[:rows] + 1
     forward = Forward(
         session=_SESSION,
-        gathered_until=cached,
+        gathered_until=cached + below,
         slots=np.zeros(0, dtype=np.int64),
         context=cached,
-        cached=cached,
+        cached=cached + below,
         tail_parents=parents,
-        positions=slots,
+        positions=positions,
         payload=_payload(block, rows),
     )
     return ForwardBatch((forward,))

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from flowedge.client.channel import open_stub, stream_ended
 from flowedge.client.loop_thread import ReadAhead, run
 from flowedge.core.pipeline_config import drafter_label
-from flowedge.device.device_kind import device_kind
+from flowedge.device.board.device_kind import device_kind
 from flowedge.models.host.libraries import import_libraries
 from flowedge.network.address import checked_address
 from flowedge.planning.profile.measurement import (

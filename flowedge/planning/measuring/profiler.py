@@ -30,6 +30,7 @@ from flowedge.planning.measuring.layer_timing import (
     attention_ms,
     compared_times,
     forward_seconds,
+    update_s,
     without_forward,
 )
 from flowedge.planning.measuring.sized_model import sized_times
@@ -130,7 +131,7 @@ def model_times(
     config = checkpoint.config
     sizes = LayerSizes(**LayerSizes.sizes_in(config))
     cached = max(0, min(CACHED_ROWS, int(config.max_position_embeddings) - max(ROWS)))
-    timed = _num_timed(options, checkpoint, available)
+    timed = _num_timed(options, checkpoint, available) if sizes.states is None else 1
 
     def layer_seconds(layers: int, rows: Sequence[int], seen: int) -> LayerSeconds:
         block = _load_layers(options, checkpoint, device, layers)
@@ -143,6 +144,16 @@ def model_times(
     single = layer_seconds(1, ROWS[:FEW], cached).used if timed > 1 else {}
     forward = forward_seconds(layer.used, single, timed)
     short_context = layer_seconds(timed, ROWS, min(LITTLE_CACHED, cached)).used
+    states: dict[int, float] = {}
+    step = 0.0
+    if sizes.states is not None:
+        block = _load_layers(options, checkpoint, device, 1, recurrent=True)
+        words = f"a layer with a state of {options.model}"
+        states = compared_times(
+            block, ROWS, 0, options.repeats, lambda text: tell(f"{words}, {text}"), record
+        ).used
+        step = update_s(block, options.repeats)
+        del block
     tell("the LM head")
     executor = DraftModels.load(
         checkpoint,
@@ -165,6 +176,8 @@ def model_times(
         "cached_rows": cached,
         "forward_ms": short(forward * 1e3),
         "layer_ms": milliseconds(without_forward(layer.used, forward, timed)),
+        "states_ms": milliseconds(states) or None,
+        "step_ms": short(step * 1e3),
         "attention_ms": attention_ms(layer.used, short_context, cached),
         "layer_by_layer_ms": milliseconds(without_forward(layer.layer_by_layer, forward, timed)) or None,
         "verify_ms": milliseconds(verify),
@@ -194,11 +207,22 @@ def _num_timed(options: MeasureOptions, checkpoint: Checkpoint, available: int) 
 
 
 def _load_layers(
-    options: MeasureOptions, checkpoint: Checkpoint, device: torch.device, layers: int
+    options: MeasureOptions,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    layers: int,
+    *,
+    recurrent: bool = False,
 ) -> LayerBlock:
-    """Load layers from the middle of the model, exact ones where agents compute exact ones by default."""
-    config, dtype = checkpoint.config, torch_dtype(options.dtype)
-    start = (int(config.num_hidden_layers) - layers) // 2
+    """Load layers from the middle of the model, exact ones where agents compute exact ones by default.
+
+    recurrent: whether a layer with a state is to be the first; of layers of both kinds, one is loaded.
+    """
+    total, dtype = int(checkpoint.config.num_hidden_layers), torch_dtype(options.dtype)
+    start = (total - layers) // 2
+    if checkpoint.architecture.recurrence is not None:
+        alike = [each for each in range(total) if checkpoint.architecture.is_recurrent(each) == recurrent]
+        start = min(alike, key=lambda index: abs(index - start))
     exact = resolve_exact("auto", device.type)
     return LayerBlock.load(
         checkpoint, start, start + layers, quant=options.quant, dtype=dtype, device=device, exact=exact

@@ -22,6 +22,7 @@ from flowedge.planning.measuring.layer_timing import (
     attention_ms,
     compared_times,
     forward_seconds,
+    update_s,
     without_forward,
 )
 from flowedge.planning.profile.device import MeasuredTimes
@@ -74,6 +75,15 @@ def sized_times(
             alone, ROWS[:2], CACHED_ROWS, options.repeats, lambda _: tell(words), record
         ).used
     forward = forward_seconds(far.used, single, count)
+    states: dict[int, float] = {}
+    step = 0.0
+    if sizes.states is not None:
+        made = generic_block(layer, count, dtype, device, quant, exact=exact, recurrent=True)
+        states = compared_times(
+            made, ROWS, 0, options.repeats, lambda text: tell(f"{words} with a state, {text}"), record
+        ).used
+        step = update_s(made, options.repeats)
+        del made
     verify: dict[int, float] = {}
     if sizes.vocab * sizes.hidden * sizes.stored_bytes < ROOM * available:
         tell("the LM head")
@@ -90,6 +100,8 @@ def sized_times(
         "cached_rows": CACHED_ROWS,
         "forward_ms": short(forward * 1e3),
         "layer_ms": milliseconds(without_forward(far.used, forward, count)),
+        "states_ms": milliseconds(without_forward(states, forward, count)) or None,
+        "step_ms": short(step * 1e3),
         "attention_ms": attention_ms(far.used, near.used, CACHED_ROWS),
         "layer_by_layer_ms": milliseconds(without_forward(far.layer_by_layer, forward, count)) or None,
         "verify_ms": milliseconds(verify),

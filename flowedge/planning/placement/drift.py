@@ -124,9 +124,10 @@ def slowed(device: DeviceProfile, factor: float, goal: Goal) -> DeviceProfile:
     if (found := device.measured) is not None and found.holds_for_layers(goal.model, goal.quant):
         times = {
             name: {rows: each * factor for rows, each in getattr(found, name).items()}
-            for name in ("layer_ms", "verify_ms")
+            for name in ("layer_ms", "states_ms", "verify_ms")
+            if getattr(found, name)
         }
-        changes["measured"] = found.model_copy(update=times)
+        changes["measured"] = found.model_copy(update={**times, "step_ms": found.step_ms * factor})
     return device.model_copy(update=changes)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.planning.drafter_weights import DrafterWeights
 from flowedge.planning.measured_costs import read_off
 from flowedge.planning.measuring.scripted_models import HITS
-from flowedge.planning.memory_fit import ACTIVATION_ROWS
+from flowedge.planning.memory_fit import ACTIVATION_ROWS, states_bytes
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.model import READ_AS_STORED, LayerSize, ModelProfile, weight_bytes
 from flowedge.planning.roofline import head_s, layer_s
@@ -39,10 +41,6 @@ class Goal:
     hits: tuple[float, ...] = HITS
     lookup: bool = False
 
-    @cached_property
-    def layer(self) -> LayerSize:
-        return LayerSize.of(self.model)
-
     @property
     def rows(self) -> int:
         """KV rows of all sessions."""
@@ -62,11 +60,25 @@ class Goal:
         """Bytes of the segment by which devices are compared."""
         return float(SEGMENT_ROWS * self.model.hidden * self.model.stored_bytes)
 
-    @property
+    @cached_property
     def layer_bytes(self) -> float:
-        """Bytes of a layer with its KV rows."""
-        weights = self.layer.weights * weight_bytes(self.quant, self.model.stored_bytes)
-        return weights + self.layer.kv_bytes_per_row * self.rows
+        """Bytes of a layer with the KV rows or the states of all sessions; the mean, where layers differ."""
+        return self._most_bytes[-1] / self.model.layers
+
+    @cached_property
+    def _most_bytes(self) -> list[float]:
+        """The bytes of so many layers that follow each other, of the largest such run: from 0 to all."""
+        model, stored = self.model, weight_bytes(self.quant, self.model.stored_bytes)
+        layers = [model.kinds(index, index + 1)[0][0] for index in range(model.layers)]
+        each = [
+            layer.weights * stored + layer.kv_bytes_per_row * self.rows + states_bytes(layer) * self.sessions
+            for layer in layers
+        ]
+        until = [0.0, *accumulate(each)]
+        runs = range(model.layers + 1)
+        return [
+            max(until[start + run] - until[start] for start in range(model.layers - run + 1)) for run in runs
+        ]
 
     @property
     def is_worth_measuring(self) -> bool:
@@ -83,7 +95,7 @@ class Goal:
         beside: bytes of what else it holds: the embedding, the LM head, the parts of a draft node.
         """
         left = device.memory_gib * 2**30 - self._stage_bytes - beside
-        return min(max(int(left // self.layer_bytes), 0), self.model.layers) if self.runs_on(device) else 0
+        return max(bisect_right(self._most_bytes, left) - 1, 0) if self.runs_on(device) else 0
 
     @cached_property
     def _stage_bytes(self) -> float:
@@ -107,11 +119,18 @@ class Goal:
         return self.table_bytes + drafter.held_bytes(model.stored_bytes) + kv + activations
 
     def layer_time_s(self, device: DeviceProfile, rows: int = SEGMENT_ROWS) -> float:
-        """Return the seconds of a layer over so many rows, measured ones if there are."""
+        """Return the seconds of a layer over so many rows, measured ones if there are.
+
+        Where layers differ, it is the mean of all.
+        """
+        kinds = self.model.kinds()
+        return sum(self._time_s(device, layer, rows) * count for layer, count in kinds) / self.model.layers
+
+    def _time_s(self, device: DeviceProfile, layer: LayerSize, rows: int) -> float:
         found = device.measured
         if found is not None and found.holds_for_layers(self.model, self.quant):
-            return read_off(found.layer_ms, rows, float) / 1e3
-        return layer_s(device, self.layer, rows, SEEN_ROWS, self.quant)
+            return read_off(found.table_of(layer), rows, float) / 1e3
+        return layer_s(device, layer, rows, rows if layer.recurs else SEEN_ROWS, self.quant)
 
     def head_time_s(self, device: DeviceProfile, rows: int = SEGMENT_ROWS) -> float:
         """Return the seconds of the LM head over so many rows, measured ones if there are."""

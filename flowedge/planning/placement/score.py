@@ -48,7 +48,7 @@ def profile_of(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile:
         verification=layout.verification,
         head_computes=layout.stages[0] == layout.draft_node,
     )
-    require_fit(pipeline, goal.rows)
+    require_fit(pipeline, goal.rows, goal.sessions)
     return pipeline
 
 

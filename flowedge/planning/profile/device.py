@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.planning.profile.model import (
+    LayerSize,
     LayerSizes,
     ModelProfile,
     Size,
@@ -41,7 +43,9 @@ class MeasuredTimes(LayerSizes):
     Attributes:
         cached_rows: rows in the cache, all of which each measured row saw.
         forward_ms: what each forward takes beside its layers, such as the preparation of masks.
-        layer_ms: by rows, one decoder layer, computed as an agent does.
+        layer_ms: by rows, one decoder layer, computed as an agent does; with attention, where layers differ.
+        states_ms: by rows, which are a chain, one layer with a state; None where the model has none.
+        step_ms: an update of a state more than one for each row.
         attention_ms: by rows, the part of `layer_ms` for reading the cached rows; None where it is unknown.
         layer_by_layer_ms: the layer without CUDA graphs; None where an agent uses none.
         verify_ms: by rows, LM head and sampling walk.
@@ -54,6 +58,8 @@ class MeasuredTimes(LayerSizes):
     cached_rows: int = Field(ge=0, le=1 << 20)
     forward_ms: NotNegative = 0
     layer_ms: Table = Field(min_length=1)
+    states_ms: Table | None = None
+    step_ms: NotNegative = 0
     attention_ms: Annotated[dict[Size, NotNegative], Field(min_length=1, max_length=64)] | None = None
     layer_by_layer_ms: Table | None = None
     verify_ms: Table = Field(default_factory=dict)
@@ -65,7 +71,12 @@ class MeasuredTimes(LayerSizes):
             (each.hidden, each.intermediate, each.heads, each.kv_heads, each.head_size, each.experts)
             for each in (self, model)
         )
-        return (there, self.dtype, self.quant) == (wanted, model.dtype, quant)
+        own, others = (None if each.states is None else each.states.kind for each in (self, model))
+        return (there, own, self.dtype, self.quant) == (wanted, others, model.dtype, quant)
+
+    def table_of(self, layer: LayerSize) -> Mapping[int, float]:
+        """Return the milliseconds of a layer of the measured model, by rows."""
+        return self.states_ms if layer.recurs and self.states_ms else self.layer_ms
 
     def holds_for_head(self, model: ModelProfile) -> bool:
         """Return whether the model's LM head, which is never quantised, has the measured sizes and dtype."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import Quantisation
+from flowedge.models.architecture import FAMILIES, DeltaNet, Recurrence, ShortConvolution
 
 Size = Annotated[int, Field(ge=1, le=1 << 20)]
+Count = Annotated[int, Field(ge=0, le=1 << 12)]
 
 STORED_BYTES = 2  # of an fp16 weight, an element of the KV cache and an element of a hidden state
 
@@ -73,6 +76,66 @@ class ExpertSizes(YamlDocument):
         return self.count * (1 - (1 - self.chosen / self.count) ** rows)
 
 
+class StateSizes(YamlDocument):
+    """The layers of a model that have a state in place of keys and values.
+
+    Attributes:
+        layers: their indices.
+        inputs: rows of a path that the convolution of such a layer reads.
+        key_heads, value_heads, key_size, value_size: of a gated delta net; 0 for a gated short convolution.
+    """
+
+    layers: Annotated[tuple[Count, ...], Field(min_length=1, max_length=1 << 12)]
+    inputs: Size
+    key_heads: Count = 0
+    value_heads: Count = 0
+    key_size: Count = 0
+    value_size: Count = 0
+
+    @classmethod
+    def of(cls, net: Recurrence) -> StateSizes | None:
+        """Return the sizes of a model's recurrent layers; None where it has none.
+
+        Raises:
+            BadRequestError: when they are of a kind that has no prices yet.
+        """
+        layers = tuple(index for index, recurs in enumerate(net.layers) if recurs)
+        if not layers:
+            return None
+        if len(layers) == len(net.layers):
+            raise BadRequestError("models without attention cannot be planned yet")
+        if isinstance(net, ShortConvolution):
+            return cls(layers=layers, inputs=net.inputs)
+        if type(net) is not DeltaNet:
+            raise BadRequestError(f"models with layers of {type(net).__name__} cannot be planned yet")
+        sizes = {name: getattr(net, name) for name in ("key_heads", "value_heads", "key_size", "value_size")}
+        return cls(layers=layers, inputs=net.inputs, **sizes)
+
+    def net(self, hidden: int) -> DeltaNet | ShortConvolution:
+        """Return the computation of such a layer in a model of this width."""
+        if not self.key_heads:
+            return ShortConvolution(hidden, self.inputs, ())
+        return DeltaNet(self.key_heads, self.value_heads, self.key_size, self.value_size, self.inputs, ())
+
+    def weights(self, hidden: int) -> int:
+        """Return the number of weights of the projections that such a layer has in place of attention's."""
+        net = self.net(hidden)
+        if isinstance(net, ShortConvolution):
+            return 4 * hidden * hidden
+        values = self.value_heads * self.value_size
+        return hidden * (net.row_values + 2 * values)
+
+    @property
+    def step_operations(self) -> int:
+        """Operations of one update of a state: it fades, is corrected by the key and value, and is read."""
+        return 7 * self.value_heads * self.key_size * self.value_size
+
+    @property
+    def kind(self) -> dict[str, int]:
+        """What two models with such layers have in common whose layers are alike."""
+        return self.model_dump(exclude={"layers"})
+
+
 class LayerSizes(YamlDocument):
     """The sizes of a Llama decoder layer, or of one whose MLP is a mixture of experts.
 
@@ -80,6 +143,8 @@ class LayerSizes(YamlDocument):
         intermediate: width of the MLP, or of one expert.
         head_dim: size of an attention head; None for an equal share of the hidden size. Gemma 3 270M has 4
             heads of 256 at a hidden size of 640.
+        output_gate: whether queries come with as many gates, as in Qwen 3.5.
+        states: the layers without attention; None where all have it.
     """
 
     hidden: Size
@@ -88,6 +153,8 @@ class LayerSizes(YamlDocument):
     kv_heads: Size
     head_dim: Size | None = None
     experts: ExpertSizes | None = None
+    output_gate: bool = False
+    states: StateSizes | None = None
 
     @classmethod
     def sizes_in(cls, config: Any) -> dict[str, Any]:
@@ -107,6 +174,10 @@ class LayerSizes(YamlDocument):
             shared = 1 if getattr(config, "shared_expert_intermediate_size", 0) else 0  # computes every row
             experts = {"count": count + shared, "chosen": config.num_experts_per_tok + shared}
             intermediate = getattr(config, "moe_intermediate_size", None) or intermediate
+        family = FAMILIES.get(str(getattr(config, "model_type", "")))
+        net = None if family is None or family.recurrence is None else family.recurrence(config)
+        if family is not None and not count:
+            intermediate = family.intermediate(config)
         return {
             "hidden": config.hidden_size,
             "intermediate": intermediate,
@@ -114,6 +185,8 @@ class LayerSizes(YamlDocument):
             "kv_heads": getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
             "head_dim": getattr(config, "head_dim", None),
             "experts": experts,
+            "output_gate": family is not None and family.output_gate,
+            "states": None if net is None else StateSizes.of(net),
         }
 
     @model_validator(mode="after")
@@ -199,10 +272,26 @@ class ModelProfile(LayerSizes, SourcedDocument):
     dtype: StoredDtype = "float16"
     drafters: dict[str, DrafterSize] = Field(min_length=1)
 
+    @model_validator(mode="after")
+    def _states_are_layers(self) -> ModelProfile:
+        if self.states is not None and max(self.states.layers) >= self.layers:
+            raise ValueError(
+                f"layer {max(self.states.layers)} has a state, and there are {self.layers} layers"
+            )
+        return self
+
     @property
     def stored_bytes(self) -> int:
         """Bytes of an unquantised weight, and of an element of the KV cache or of a hidden state."""
         return DTYPE_BYTES[self.dtype]
+
+    def kinds(self, start: int = 0, stop: int | None = None) -> list[tuple[LayerSize, int]]:
+        """Return each kind of layer in [start, stop), all layers if not given, with how many there are."""
+        layers = range(self.layers)[start:stop]
+        recurrent = 0 if self.states is None else len(set(self.states.layers) & set(layers))
+        attending = LayerSize.of(self)
+        found = [(attending, len(layers) - recurrent), (attending.recurrent, recurrent)]
+        return [(layer, count) for layer, count in found if count]
 
 
 class LayerSize(LayerSizes):
@@ -210,10 +299,12 @@ class LayerSize(LayerSizes):
 
     Attributes:
         attended: vectors of width `hidden` that q, k and v are computed from; 2 in an EAGLE-3 head.
+        recurs: whether it is one of the layers that have a state.
     """
 
     stored_bytes: int = STORED_BYTES
     attended: int = 1
+    recurs: bool = False
 
     @classmethod
     def of(cls, sizes: ModelProfile | SmallModelSize, stored_bytes: int | None = None) -> LayerSize:
@@ -237,19 +328,37 @@ class LayerSize(LayerSizes):
         return self._weights_of(1 if self.experts is None else self.experts.touched(rows))
 
     @property
-    def without_experts(self) -> LayerSize:
-        """A layer without experts that multiplies a row by as many weights."""
-        if self.experts is None:
-            return self
-        width = self.intermediate * self.experts.chosen
-        return self.model_copy(update={"intermediate": width, "experts": None})
+    def recurrent(self) -> LayerSize:
+        """The layer with a state in place of attention."""
+        return self.model_copy(update={"recurs": self.states is not None})
+
+    @property
+    def plain(self) -> LayerSize:
+        """A layer with attention and without experts and gates; its MLP is as wide as those of a row."""
+        width = self.intermediate * (1 if self.experts is None else self.experts.chosen)
+        changes = {"intermediate": width, "experts": None, "output_gate": False, "states": None}
+        return self.model_copy(update=changes)
 
     def _weights_of(self, experts: float) -> float:
-        inputs = self.attended * self.hidden * (self.query_width + 2 * self.kv_width)
         router = 0 if self.experts is None else self.experts.count * self.hidden
-        outputs = self.query_width * self.hidden
-        return inputs + outputs + router + experts * 3 * self.hidden * self.intermediate
+        return self._mixer_weights + router + experts * 3 * self.hidden * self.intermediate
+
+    @property
+    def _mixer_weights(self) -> int:
+        """Number of weights of what mixes a row with others: attention, or what there is in its place."""
+        if self.recurs and self.states is not None:
+            return self.states.weights(self.hidden)
+        queries = self.query_width * (2 if self.output_gate else 1)
+        inputs = self.attended * self.hidden * (queries + 2 * self.kv_width)
+        return inputs + self.query_width * self.hidden
 
     @property
     def kv_bytes_per_row(self) -> int:
-        return 2 * self.kv_width * self.stored_bytes
+        return 0 if self.recurs else 2 * self.kv_width * self.stored_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a state, which is in float32; 0 for a layer with attention."""
+        if not self.recurs or self.states is None:
+            return 0
+        return math.prod(self.states.net(self.hidden).state_shape) * 4

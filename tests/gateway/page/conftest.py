@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import names_of_agents
+from tests.support.board_files import why_no_thermal_folder, with_thermal_folder
 from tests.support.browser import Browser, browsing
 from tests.support.gateways import GatewayProcess
-from tests.support.processes import AgentProcess, agents, running
+from tests.support.processes import AgentProcess, running
 from tests.support.scheduling import shared
 
 QUICK = {"pipelines": {"ask_s": 0.5, "most_ask_s": 1}}
@@ -23,10 +27,25 @@ def own_network() -> dict[str, str]:
 
 
 @pytest.fixture(scope="package")
-def page_agents(processes_end: None, own_network: dict[str, str]) -> Iterator[list[AgentProcess]]:
+def thermal_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the first stage finds in the place of the kernel's thermal devices, where that can be had."""
+    return tmp_path_factory.mktemp("thermal")
+
+
+@pytest.fixture(scope="package")
+def page_agents(
+    processes_end: None, own_network: dict[str, str], thermal_folder: Path
+) -> Iterator[list[AgentProcess]]:
     """A draft node, two stages, and an idle agent."""
-    with agents(names_of_agents(4), advertise=True, environment=own_network) as started:
-        yield started
+    placed: dict[str, Any] = {"fresh": True, "enter": partial(with_thermal_folder, thermal_folder)}
+    if why_no_thermal_folder():
+        placed = {}
+    made = [
+        AgentProcess(name, "--advertise", environment=own_network, **(placed if number == 1 else {}))
+        for number, name in enumerate(names_of_agents(4))
+    ]
+    with running(*made):
+        yield made
 
 
 @pytest.fixture(scope="package")

@@ -54,6 +54,14 @@ def test_a_draft_node_that_is_a_stage_as_well_has_a_card_for_each() -> None:
     assert (stage["name"], stage["layers"], stage["weight_bytes"]) == ("kitchen", [0, 4], 7)
 
 
+def test_a_device_that_is_slowed_down_says_by_what() -> None:
+    cool = reply("stage", (0, 4))
+    assert cool.device is not None
+    hot = replace(cool, device=replace(cool.device, throttled="cpufreq-cpu0\x1b[2J"))
+    told = [of_device(each, STAGE, in_use=True)["throttled"] for each in (cool, hot)]
+    assert told[0] == "" and told[1].startswith("cpufreq-cpu0") and "\x1b" not in told[1]
+
+
 @pytest.mark.parametrize("ready", [True, False])
 def test_the_plan_of_a_pipeline_that_is_ready_is_shown_with_what_is_proposed(ready: bool) -> None:
     plan, proposal = "layers by what the devices measured: kitchen 4", "kitchen takes 3.0 times as long"

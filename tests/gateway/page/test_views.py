@@ -11,6 +11,7 @@ from flowedge.gateway.page.picture import of_progress
 from flowedge.gateway.pipelines.opening import SetUpProgress
 from flowedge.weights.fetch.progress import FetchProgress
 from tests.gateway.page.talking import ask, await_activity, await_answer, settings
+from tests.support.board_files import why_no_thermal_folder, write_files
 from tests.support.browser import Browser
 from tests.support.processes import AgentProcess
 
@@ -60,6 +61,23 @@ def test_the_cluster_is_a_picture_and_a_table(browser: Browser, page_agents: lis
     memory = browser.text(".pipeline table td:nth-of-type(6)").splitlines()
     assert "GiB" in memory[0], "one machine's memory, once"
     assert memory[1:3] == [f"shared with {page_agents[0].name}"] * 2
+
+
+@pytest.mark.skipif(bool(why_no_thermal_folder()), reason=f"NOT TESTED: {why_no_thermal_folder()}")
+def test_a_device_that_heat_slows_down_is_shown(
+    browser: Browser, page_agents: list[AgentProcess], thermal_folder: Path
+) -> None:
+    """A kernel that throttles is files: the agent reads them, and tells log, metrics and clients."""
+    stage, device = page_agents[1], thermal_folder / "cooling_device0"
+    browser.show("cluster")
+    browser.wait(lambda: browser.one(".picture svg"))
+    assert "slowed down" not in browser.text(".picture") and stage.samples()["flowedge_throttled"] == 0
+    write_files(device, {"type": "cpufreq-cpu0", "cur_state": 1})
+    browser.wait(lambda: browser.text(".device .slowed") == "is slowed down", "its card says so")
+    assert "slowed down by cpufreq-cpu0" in browser.text(".pipeline table")
+    assert stage.describe().throttled == "cpufreq-cpu0" and stage.samples()["flowedge_throttled"] == 1
+    assert any("the device is slowed down: cpufreq-cpu0" in line for line in stage.lines)
+    write_files(device, {"cur_state": 0})
 
 
 def test_the_chart_and_the_tree_show_an_answer(browser: Browser) -> None:

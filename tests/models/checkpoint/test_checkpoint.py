@@ -24,13 +24,18 @@ from tests.models.conftest import Make, edit_config, edit_tensors
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the tensors that are read."""
     names: list[str] = []
-    real = WeightSlice.__getitem__
 
-    def spy(stored: WeightSlice, index: Any) -> torch.Tensor:
-        names.append(stored.name)
-        return real(stored, index)
+    def spy(method: str) -> None:
+        real = getattr(WeightSlice, method)
 
-    monkeypatch.setattr(WeightSlice, "__getitem__", spy)
+        def noting(stored: WeightSlice, *arguments: Any) -> Any:
+            names.append(stored.name)
+            return real(stored, *arguments)
+
+        monkeypatch.setattr(WeightSlice, method, noting)
+
+    spy("__getitem__")
+    spy("read_into")
     return names
 
 

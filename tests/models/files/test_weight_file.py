@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import mmap
 import os
@@ -19,12 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.files.weight_file import (
-    WeightFile,
-    check_pickle_version,
-    drop_cached_pages,
-    open_weights,
-)
+from flowedge.models.files.weight_file import WeightFile, check_pickle_version, open_weights
+from tests.support.page_cache import cached_pages, leave_page_cache
 
 TENSORS = {
     "matrix": torch.randn(7, 5),
@@ -142,17 +137,6 @@ def test_a_header_that_is_none_is_refused(path: Path, header: Any) -> None:
         WeightFile(path)
 
 
-def cached_pages(path: Path) -> int:
-    """Return the number of a file's pages in the page cache."""
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-        pages = -(-len(mapped) // mmap.PAGESIZE)
-        found = (ctypes.c_ubyte * pages)()
-        start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-        libc = ctypes.CDLL(None, use_errno=True)
-        assert libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), found) == 0
-        return sum(page & 1 for page in found)
-
-
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="only Linux drops pages when it is asked to")
 @pytest.mark.parametrize(
     ("header", "problem"),
@@ -197,16 +181,13 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, suffix: str)
 def test_the_page_cache_of_a_file_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "file.safetensors"
     save_file({"matrix": torch.randn(512, 1024), "other": torch.randn(512, 1024)}, path)
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())  # pages that are not written yet are not dropped
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if cached_pages(path):
-        pytest.skip("the file system has no page cache to drop, as tmpfs")
-    whole = WeightFile(path)["matrix"][...]
+    leave_page_cache(path)
+    file = WeightFile(path)
+    whole = file["matrix"][...]
     assert cached_pages(path) >= whole.nbytes // mmap.PAGESIZE
     deadline = time.monotonic() + 30
     while cached_pages(path) and time.monotonic() < deadline:
-        drop_cached_pages(path)  # the kernel leaves a page that it is working on itself
+        file.drop_cached()  # the kernel leaves a page that it is working on itself
     assert not cached_pages(path)
 
 

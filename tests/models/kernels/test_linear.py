@@ -41,8 +41,9 @@ def linear_of(kind: str, out: int, width: int, group: int = 64) -> tuple[KernelL
     wide = scale.double().repeat_interleave(group, 1)
     if kind == "int8":
         levels = torch.randint(-127, 128, (out, width), generator=generator).to(torch.int8)
-        packed = packed_int8(levels)
-        return KernelLinear(like, packed, INT8, scales=packed_scales(scale), group=group), levels * wide
+        weights = levels * wide
+        packed = packed_int8(levels)  # in the memory of the levels
+        return KernelLinear(like, packed, INT8, scales=packed_scales(scale), group=group), weights
     zero = torch.randn((out, width // group), generator=generator).bfloat16()
     nibbles = torch.randint(0, 256, (out, width // 2), generator=generator).to(torch.uint8)
     levels = torch.stack((nibbles >> 4, nibbles & 15), 2).view(out, width).double()

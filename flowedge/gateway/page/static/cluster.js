@@ -129,6 +129,17 @@ function presenceText(device) {
   return device.present ? "present" : "away";
 }
 
+function heatText(device) {
+  return device.temperature == null ? "" : `${device.temperature.toFixed(0)} °C`;
+}
+
+/** How fast the device answers, or what is wrong with it. */
+function answerText(device) {
+  if (device.lost) return "was lost";
+  if (!device.present) return "does not answer";
+  return device.throttled ? "is slowed down" : `answers in ${seconds(device.round_trip_s)}`;
+}
+
 function partText(device) {
   const held = layersText(device.layers);
   return held ? `${device.part}, ${held}` : device.part;
@@ -160,7 +171,7 @@ function Card({ device, place }) {
   const memory = device.shares ? `shared with ${shortened(device.sharesShort, 8)}` : `${gib(device.memory_total - device.memory_available).slice(0, -4)} of ${gib(device.memory_total)}`;
   const held = device.weight_bytes ? `${bytes(device.weight_bytes)} weights${device.quant && device.quant !== "none" ? `, ${device.quant}` : ""}` : device.present ? "holds no weights" : presenceText(device);
   return html`<g class=${`device${device.present && !device.lost ? "" : " away"}`} transform=${`translate(${place.x} ${place.y})`}>
-    <title>${device.name}: ${partText(device)}, ${device.kind}, ${device.processor}</title>
+    <title>${device.name}: ${partText(device)}, ${device.kind}, ${device.processor}${device.throttled && `, slowed down by ${device.throttled}`}</title>
     <rect class="device-box" width=${CARD.width} height=${CARD.height} rx="12" />
     <circle class="presence" cx=${CARD.width - 18} cy="20" r="5" />
     <text x="14" y="25" class="device-name">${shortened(device.name, 20)}</text>
@@ -177,8 +188,8 @@ function Card({ device, place }) {
     <text x=${CARD.width - 14} y="135" class="device-label" text-anchor="end">${device.busy === null ? "–" : percent(device.busy)}</text>
     <rect class="track" x="14" y="141" width=${wide} height="8" rx="4" />
     <rect class="busy" x="14" y="141" width=${wide * (device.busy ?? 0)} height="8" rx="4" />
-    <text x="14" y="168" class="device-label">${device.temperature == null ? "" : `${device.temperature.toFixed(0)} °C`}</text>
-    <text x=${CARD.width - 14} y="168" class="device-label" text-anchor="end">${device.lost ? "was lost" : device.present ? `answers in ${seconds(device.round_trip_s)}` : "does not answer"}</text>
+    <text x="14" y="168" class="device-label">${heatText(device)}</text>
+    <text x=${CARD.width - 14} y="168" class=${`device-label${device.throttled ? " slowed" : ""}`} text-anchor="end">${answerText(device)}</text>
   </g>`;
 }
 
@@ -203,7 +214,7 @@ function DeviceTable({ devices }) {
       <th scope="row">${device.name || "unknown"}</th><td>${partText(device)}</td><td>${presenceText(device)}</td><td>${device.kind}</td>
       <td>${device.processor || device.compute}</td><td>${device.weight_bytes ? bytes(device.weight_bytes) : "–"}</td>
       <td>${device.shares ? `shared with ${device.shares}` : device.memory_total ? `${gib(device.memory_available)} of ${gib(device.memory_total)}` : "–"}</td>
-      <td>${device.temperature == null ? "–" : `${device.temperature.toFixed(0)} °C`}</td><td>${device.busy == null ? "–" : percent(device.busy)}</td></tr>`)}</tbody>
+      <td>${heatText(device) || "–"}${device.throttled && `, slowed down by ${device.throttled}`}</td><td>${device.busy == null ? "–" : percent(device.busy)}</td></tr>`)}</tbody>
   </table></div>`;
 }
 
