@@ -104,7 +104,6 @@ MODELS: dict[str, Make] = {
     "multimodal": multimodal,
     "gguf": gguf("qwen2"),
     "gguf-recurrent": gguf("qwen3_5_moe"),
-    "gguf-mamba": gguf("granitehybrid-experts"),
 }
 
 

@@ -113,11 +113,19 @@ def header_of_config(raw: Mapping[str, Any], place: str) -> ModelHeader:
     config = next((part for part in parts if isinstance(part, dict)), raw)
     return ModelHeader(
         place,
-        _whole(config.get("num_hidden_layers")),
+        _layers(config),
         _positions(config),
         _whole(config.get("hidden_size")),
         _whole(config.get("vocab_size")),
     )
+
+
+def _layers(config: Mapping[str, Any]) -> int | None:
+    """The number of layers, which Nemotron-H says by a list of their kinds, or by a letter of each."""
+    for name in ("layers_block_type", "hybrid_override_pattern"):
+        if isinstance(kinds := config.get(name), list | str):
+            return len(kinds)
+    return _whole(config.get("num_hidden_layers"))
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:

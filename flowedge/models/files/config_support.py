@@ -7,6 +7,7 @@ from typing import Any
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.architecture import MLP_KINDS, RECURRENT, SLIDING, Family, LinearRecurrence, Mamba2
+from flowedge.models.files.config_numbers import MAX_LAYERS
 
 FULL = "full_attention"
 # RoPE types whose angles are a function of a row's own position.
@@ -79,6 +80,10 @@ def check_config(family: Family, config: Any) -> None:
 
 def _check_heads(config: Any) -> None:
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    if config.num_hidden_layers > MAX_LAYERS:
+        raise CheckpointError(
+            f"there are {config.num_hidden_layers} layers; at most {MAX_LAYERS} are supported"
+        )
     if min(heads, kv_heads, config.num_hidden_layers, config.hidden_size) < 1 or heads % kv_heads:
         raise CheckpointError(f"{heads} attention heads cannot share {kv_heads} KV heads evenly")
 
@@ -104,6 +109,9 @@ def _check_recurrent_layers(family: Family, config: Any) -> None:
     if getattr(config, "conv_bias", False):
         raise CheckpointError("conv_bias is set; convolutions with biases are not supported")
     net = None if family.recurrence is None else family.recurrence(config)
+    other = "conv" if isinstance(net, LinearRecurrence) else "linear_attention"
+    if other in config.layer_types:
+        raise CheckpointError(f"layer types {other} are set, which {family.prefix} does not have")
     if isinstance(net, LinearRecurrence) and net.value_heads % net.key_heads:
         raise CheckpointError(
             f"{net.value_heads} heads of values cannot share {net.key_heads} heads of keys evenly"

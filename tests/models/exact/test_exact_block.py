@@ -102,7 +102,7 @@ def test_histories_of_the_bundled_model(precision: str) -> None:
 
 
 # Windows, a soft cap, two kinds of angles, experts, angles that depend on the length, and states.
-DISTINCT = ("mistral", "gemma2", "gemma3", "mixtral", "phi3-longrope", "qwen3_5", "granitehybrid")
+DISTINCT = ("mistral", "gemma2", "gemma3", "mixtral", "phi3-longrope", "qwen3_5")
 
 
 @pytest.mark.parametrize(
