@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from flowedge.core.errors import BadRequestError
 from flowedge.models.architecture import Architecture, family_of
 from flowedge.models.block import LayerBlock
 from flowedge.models.decoder_layer import DecoderLayer
@@ -94,6 +95,9 @@ def _kind(sizes: LayerSizes, *, recurrent: bool) -> tuple[str, dict[str, Any]]:
     """Return a model type whose layers have these sizes, and what its config has beside a Llama's.
 
     `layer_type` of the result is the type of each layer.
+
+    Raises:
+        BadRequestError: when no family has such layers.
     """
     experts, states = sizes.experts, sizes.states
     if states is None:
@@ -101,6 +105,8 @@ def _kind(sizes: LayerSizes, *, recurrent: bool) -> tuple[str, dict[str, Any]]:
             return "llama", {}
         return "mixtral", {"num_local_experts": experts.count, "num_experts_per_tok": experts.chosen}
     if not states.key_heads:
+        if experts is not None:
+            raise BadRequestError("layers with short convolutions and experts cannot be planned yet")
         own: dict[str, Any] = {"conv_L_cache": states.inputs, "block_auto_adjust_ff_dim": False}
         return "lfm2", own | {"layer_type": "conv" if recurrent else "full_attention"}
     own = {
