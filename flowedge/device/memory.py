@@ -6,8 +6,10 @@ It is read without NVML, which a Jetson does not have.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from flowedge.core.settings_group import SettingsGroup, setting
 from flowedge.device.cgroup import cgroup_memory
 
 GIB = 2**30
+LATELY_S = 0.25
 
 
 class MemorySettings(SettingsGroup):
@@ -70,6 +73,16 @@ def read_available_memory(settings: MemorySettings | None = None, root: Path = P
         limits.append(AvailableMemory(own, max(own - resident_bytes(), 0), "the setting memory.limit_gib"))
     tightest = min(limits, key=lambda limit: limit.available)
     return AvailableMemory(min(limit.total for limit in limits), tightest.available, tightest.bound)
+
+
+def lately_available() -> int:
+    """Return the bytes that were available within the last LATELY_S seconds, for who asks again and again."""
+    return _available_in(int(time.monotonic() / LATELY_S))
+
+
+@lru_cache(maxsize=1)
+def _available_in(_period: int) -> int:
+    return read_available_memory().available
 
 
 def read_memory_of(device: str, settings: MemorySettings | None = None) -> AvailableMemory:

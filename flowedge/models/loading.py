@@ -14,7 +14,7 @@ from torch import nn
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.device.kernel_library import missing_reason
-from flowedge.device.memory import read_available_memory
+from flowedge.device.memory import lately_available
 from flowedge.models.architecture import FINAL_NORM, layer_prefix
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.decoder_layer import DecoderLayer, empty_layer
@@ -249,7 +249,7 @@ def gives_back_pages(checkpoint: Checkpoint, device: torch.device) -> bool:
     next would have to wait for the system to find pages to free.
     """
     size = checkpoint.stored_bytes
-    return device.type != "cpu" or (size > SMALL_BYTES and read_available_memory().available < size)
+    return device.type != "cpu" or (size > SMALL_BYTES and lately_available() < size)
 
 
 def checkpoint_quant(checkpoint: Checkpoint, quant: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig
 
 from flowedge.device.kernel_library import missing_reason
-from flowedge.device.memory import AvailableMemory
+from flowedge.device.memory import AvailableMemory, lately_available, read_available_memory
 from flowedge.models import loading
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.kernels.packing import LANES, packed, packed_int4, packed_int8
@@ -57,7 +58,7 @@ class Watched:
 
 
 def memory_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "read_available_memory", lambda: AvailableMemory(size, size, "a test"))
+    monkeypatch.setattr(loading, "lately_available", lambda: size)
 
 
 def test_a_weight_for_a_gpu_is_read_through_a_bounded_buffer(
@@ -122,3 +123,17 @@ def test_a_weight_is_packed_in_its_own_memory(outputs: int, monkeypatch: pytest.
     wanted, at = packed(weight.view(torch.uint8) ^ 128, INT8), weight.data_ptr()
     assert torch.equal(found := packed_int8(weight), wanted)
     assert (found.data_ptr() == at) == (outputs % LANES == 0)
+
+
+def test_memory_is_asked_for_a_few_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def read() -> AvailableMemory:
+        asked.append(None)
+        return read_available_memory()
+
+    monkeypatch.setattr("flowedge.device.memory.read_available_memory", read)
+    deadline, found = time.monotonic() + 0.6, []
+    while time.monotonic() < deadline:
+        found.append(lately_available())
+    assert 2 <= len(asked) <= 4 < len(found) and min(found) > 0
