@@ -26,12 +26,12 @@ from flowedge.drafting.heads.mtp_head import is_mtp_recordable, mtp_bytes
 from flowedge.drafting.lm import check_can_draft
 from flowedge.drafting.loading import drafter_directory, kind_of
 from flowedge.drafting.ngram import NGramDrafter
+from flowedge.models.attention.kv_store import kv_row_bytes
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.static_decoding import is_recordable
 from flowedge.models.cuda_graphs.static_keys import row_bytes_with_scratch
 from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.files.weight_file import open_weights
-from flowedge.models.kv_cache import KVCache
 from flowedge.models.language_model import LanguageModel
 from flowedge.models.quant.quantize import linear_bytes
 from flowedge.models.token_table import table_bytes
@@ -100,7 +100,7 @@ class _Claim:
     def _of_lm(self, own: Checkpoint) -> DrafterMemory:
         check_can_draft(own)
         layers, hidden = int(own.config.num_hidden_layers), int(own.config.hidden_size)
-        row = KVCache.bytes_per_row(own.config, layers, self.dtype)
+        row = kv_row_bytes(own.architecture.cached_heads(0, layers), self.dtype)
         recorded = self.cuda_graphs and is_recordable(own, 0, layers)
         row = (row_bytes_with_scratch(row) if recorded else row) + hidden * self.dtype.itemsize
         quant = lm_quant(own, self._quant)

@@ -81,7 +81,7 @@ class _LMSession(ModelSession):
         self.add_known(count)
 
     def _copy_rows(self, cache: KVCache, states: torch.Tensor, rows: int) -> None:
-        self.cache.kv[:, :, :, :rows] = cache.kv[:, :, :, :rows]
+        self.cache.store.copy(cache.store, 0, slice(0, rows))
         self.final_states[:rows] = states[:rows]
 
     def enlarge(self, block: LayerBlock, rows: int) -> None:

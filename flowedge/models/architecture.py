@@ -22,6 +22,11 @@ FINAL_NORM = "model.norm.weight"
 LM_HEAD = "lm_head.weight"
 LM_HEAD_BIAS = "lm_head.bias"
 MTP_PREFIX = "mtp."  # of the layers that predict further tokens, which may come with a model
+# Of the rows that layers are given of each token.
+LAYER_EMBEDDING = "model.embed_tokens_per_layer.weight"
+LAYER_PROJECTION = "model.per_layer_model_projection.weight"
+LAYER_INPUT_NORM = "model.per_layer_projection_norm.weight"
+LAYER_INPUTS = (LAYER_EMBEDDING, LAYER_PROJECTION, LAYER_INPUT_NORM)
 
 SLIDING = "sliding_attention"  # a layer type: rows see a window of positions
 TILED = "linear_value_heads_tiled"  # of a config.json that is made of a GGUF file; see DeltaNet
@@ -47,7 +52,7 @@ def layer_prefix(index: int) -> str:
 
 
 def head_size(config: Any) -> int:
-    """The width of one attention head of a transformers config."""
+    """The width of one attention head of a transformers config whose layers are alike."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
@@ -62,6 +67,23 @@ class Clamp:
 
     limit: float
     slope: float
+
+
+@dataclass(frozen=True)
+class KeyHeads:
+    """The heads of keys, and of values, that a layer caches: how many, and their width."""
+
+    count: int
+    size: int
+
+
+def key_heads(config: Any) -> tuple[KeyHeads, ...]:
+    """The heads of keys of each layer of a transformers config."""
+    varied = getattr(config, "is_heterogeneous", False)
+    layers = config.per_layer_config if varied else [config] * int(config.num_hidden_layers)
+    return tuple(
+        KeyHeads(int(own.num_key_value_heads or own.num_attention_heads), head_size(own)) for own in layers
+    )
 
 
 @dataclass(frozen=True)
@@ -83,6 +105,8 @@ class Experts:
         shared: the width of the hidden values of one more expert, which computes every row; 0 for none.
         shared_gate: whether a gate of its own weighs the shared expert; otherwise its weight is 1.
         unrounded: whether the router's products keep float32.
+        beside_mlp: whether the experts are computed beside an MLP, with norms of their own, by a router that
+            norms its rows and scales the weights of experts.
     """
 
     count: int
@@ -100,6 +124,7 @@ class Experts:
     shared: int = 0
     shared_gate: bool = True
     unrounded: bool = False
+    beside_mlp: bool = False
 
 
 @dataclass(frozen=True)
@@ -289,6 +314,20 @@ def _granite_experts(config: Any) -> Experts | None:
     )
 
 
+def _gemma4_experts(config: Any) -> Experts | None:
+    if not getattr(config, "enable_moe_block", False):
+        return None
+    return Experts(
+        int(config.num_experts),
+        int(config.top_k_experts),
+        int(config.moe_intermediate_size),
+        normalised=True,
+        rounded=False,
+        layers=(True,) * int(config.num_hidden_layers),
+        beside_mlp=True,
+    )
+
+
 def _lfm2_intermediate(config: Any) -> int:
     width = int(config.intermediate_size)
     if not config.block_auto_adjust_ff_dim:
@@ -350,6 +389,14 @@ def _all_rotated(config: Any) -> tuple[bool, ...]:
     return (True,) * int(config.num_hidden_layers)
 
 
+def _key_layers(config: Any) -> tuple[int, ...]:
+    """The layer whose keys each layer reads: its own, or the last of its type that has some."""
+    layers, kinds = int(config.num_hidden_layers), config.layer_types
+    own = layers - int(config.num_kv_shared_layers)
+    last = {kind: layer for layer, kind in enumerate(kinds[:own])}
+    return tuple(layer if layer < own else last[kinds[layer]] for layer in range(layers))
+
+
 def _query_scale(config: Any) -> float:
     return float(config.query_pre_attn_scalar**-0.5)
 
@@ -369,7 +416,8 @@ class Family:
         windows: the layers that the config's `sliding_window` applies to.
         biases: the linear layers with biases: those of attention or MLP where the config says so, or always
             those of queries, keys and values.
-        norm_plus_one, norms_after, query_key_norms, sinks, fused, partial_rotary: as of Architecture.
+        norm_plus_one, norm_in_float, norms_after, query_key_norms, value_norm, sinks, fused, partial_rotary,
+            layer_factor: as of Architecture.
         rotated, halves: (config) -> as of Architecture.
         gated: as of Architecture.
         activation_field: the field of the config that names the activation.
@@ -378,6 +426,7 @@ class Family:
         scaling: (config) -> the factor on products of queries and keys.
         attention_softcap: whether attention keeps scores within `attn_logit_softcapping`.
         experts: (config) -> the experts of a mixture, None for none; None for a family without experts.
+        key_layers: (config) -> as of Architecture; None for a family whose layers all have keys of their own.
         recurrence: (config) -> its layers with a state, None for none; None for a family without such layers.
         experts_in_turns: as `in_turns` of experts_of.
         delta_by_key_head: whether checkpoints store the projections of a gated delta net as two, whose rows
@@ -399,11 +448,14 @@ class Family:
     windows: Literal["none", "every layer", "by layer type"] = "none"
     biases: frozenset[Literal["attention", "mlp", "always qkv"]] = frozenset()
     norm_plus_one: bool = False
+    norm_in_float: bool = False
     norms_after: bool = False
     query_key_norms: bool = False
     sinks: bool = False
+    value_norm: bool = False
     fused: bool = False
     partial_rotary: bool = False
+    layer_factor: bool = False
     rotated: Callable[[Any], Sequence[bool]] = _all_rotated
     halves: Callable[[Any], tuple[Half, ...]] = _both_halves
     gated: bool = True
@@ -413,6 +465,7 @@ class Family:
     scaling: Callable[[Any], float] = lambda config: head_size(config) ** -0.5
     attention_softcap: bool = False
     experts: Callable[[Any], Experts | None] | None = None
+    key_layers: Callable[[Any], tuple[int, ...]] | None = None
     recurrence: Callable[[Any], Recurrence | None] | None = None
     experts_in_turns: bool = False
     delta_by_key_head: bool = False
@@ -481,6 +534,27 @@ _GEMMA3 = replace(
     text_prefix="Gemma3Text",
     query_key_norms=True,
     attention_softcap=False,
+)
+_GEMMA4 = Family(
+    "gemma4",
+    "Gemma4",
+    text_prefix="Gemma4Text",
+    windows="by layer type",
+    biases=frozenset({"attention"}),
+    norm_in_float=True,
+    norms_after=True,
+    query_key_norms=True,
+    value_norm=True,
+    layer_factor=True,
+    activation_field="hidden_activation",
+    scaling=lambda _config: 1.0,
+    experts=_gemma4_experts,
+    key_layers=_key_layers,
+    embedding="root of width",
+    logits_softcap=lambda config: config.final_logit_softcapping,
+)
+_GEMMA4_UNIFIED = replace(
+    _GEMMA4, module="gemma4_unified", prefix="Gemma4Unified", text_prefix="Gemma4UnifiedText"
 )
 _LLAMA = Family("llama", "Llama", own_config=True, biases=frozenset({"attention", "mlp"}))
 _GRANITE = Family(
@@ -568,6 +642,10 @@ FAMILIES: dict[str, Family] = {
         experts=_gpt_oss_experts,
         experts_in_turns=True,
     ),
+    "gemma4": replace(_GEMMA4, multimodal=True, renames=_OF_LANGUAGE_MODEL),
+    "gemma4_text": _GEMMA4,
+    "gemma4_unified": replace(_GEMMA4_UNIFIED, multimodal=True, renames=_OF_LANGUAGE_MODEL),
+    "gemma4_unified_text": _GEMMA4_UNIFIED,
     "granite": _GRANITE,
     "granitemoehybrid": replace(
         _GRANITE,
@@ -687,6 +765,8 @@ class Architecture:
     Attributes:
         hidden: the width of hidden rows; intermediate: that of an MLP's hidden values.
         heads, kv_heads: query heads and key heads of attention, each `head_size` wide.
+        full_heads: the key heads of layers that see all positions, where those differ; None where all layers
+            are alike.
         windows: by layer, the positions that a row sees, its own included; None for all positions.
         rotated: by layer, whether queries and keys are rotated by their position.
         halves: by layer, whether it mixes rows, by attention or by a state, or has an MLP, or both.
@@ -696,10 +776,20 @@ class Architecture:
         norm_eps: the epsilon of all norms.
         norm_plus_one: whether norms multiply by 1 + weight, in float32 before the result is rounded. Other
             norms round to the dtype of the rows first and multiply then.
+        norm_in_float: whether norms that multiply by the weight alone do so in float32, too.
         norms_after: whether a norm follows the attention and the MLP too. The four norms of a layer then are
             input, post_attention, pre_feedforward and post_feedforward.
         query_key_norms: whether queries and keys have a norm of each head's width.
         sinks: whether each head has a score of one more key, whose value is zero.
+        value_norm: whether values are normed without a weight.
+        keys_as_values: whether layers that see all positions have no values of their own: their values are
+            what their keys are made of.
+        key_layers: by layer, the layer whose keys and values its queries read: itself, or an earlier layer.
+        sharing_intermediate: the width of an MLP's hidden values in layers that read an earlier layer's keys.
+        layer_factor: whether the rows that leave a layer are multiplied by a number of the layer.
+        layer_input: the width of the row that each layer is given of each token (Gemma 4's per-layer
+            embeddings), 0 for none.
+        layer_vocab: the tokens that have such a row.
         qkv_bias, output_bias, mlp_bias: whether these linear layers have biases.
         fused: whether checkpoints store the projections that read the same rows as one.
         activation: the activation of the MLP's gate; where it is not `gated`, of its hidden values.
@@ -717,6 +807,7 @@ class Architecture:
     heads: int
     kv_heads: int
     head_size: int
+    full_heads: KeyHeads | None
     windows: tuple[int | None, ...]
     rotated: tuple[bool, ...]
     halves: tuple[Half, ...]
@@ -725,9 +816,17 @@ class Architecture:
     softcap: float | None
     norm_eps: float
     norm_plus_one: bool
+    norm_in_float: bool
     norms_after: bool
     query_key_norms: bool
     sinks: bool
+    value_norm: bool
+    keys_as_values: bool
+    key_layers: tuple[int, ...]
+    sharing_intermediate: int
+    layer_factor: bool
+    layer_input: int
+    layer_vocab: int
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
@@ -756,13 +855,18 @@ class Architecture:
             "root of width": config.hidden_size**0.5,
             "config": getattr(config, "embedding_multiplier", 1.0),
         }[family.embedding]
+        windows, by_layer = _windows(family, config), key_heads(config)
+        usual, full = _usual_and_full(windows, by_layer)
+        intermediate = family.intermediate(config)
+        layer_input = int(getattr(config, "hidden_size_per_layer_input", None) or 0)
         return cls(
             hidden=int(config.hidden_size),
-            intermediate=family.intermediate(config),
+            intermediate=intermediate,
             heads=int(config.num_attention_heads),
-            kv_heads=int(config.num_key_value_heads or config.num_attention_heads),
-            head_size=head_size(config),
-            windows=_windows(family, config),
+            kv_heads=usual.count,
+            head_size=usual.size,
+            full_heads=full,
+            windows=windows,
             rotated=tuple(map(bool, family.rotated(config))),
             halves=family.halves(config),
             partial_rotary=family.partial_rotary,
@@ -770,9 +874,17 @@ class Architecture:
             softcap=_optional(config.attn_logit_softcapping) if family.attention_softcap else None,
             norm_eps=float(getattr(config, family.epsilon_field)),
             norm_plus_one=family.norm_plus_one,
+            norm_in_float=family.norm_in_float,
             norms_after=family.norms_after,
             query_key_norms=family.query_key_norms,
             sinks=family.sinks,
+            value_norm=family.value_norm,
+            keys_as_values=bool(getattr(config, "attention_k_eq_v", False)),
+            key_layers=tuple(range(len(windows))) if family.key_layers is None else family.key_layers(config),
+            sharing_intermediate=intermediate * (2 if getattr(config, "use_double_wide_mlp", False) else 1),
+            layer_factor=family.layer_factor,
+            layer_input=layer_input,
+            layer_vocab=int(config.vocab_size_per_layer_input) if layer_input else 0,
             qkv_bias=attention_bias or "always qkv" in family.biases,
             output_bias=attention_bias,
             mlp_bias="mlp" in family.biases and bool(config.mlp_bias),
@@ -810,8 +922,76 @@ class Architecture:
         return self.halves[layer] != "mlp" and not self.is_recurrent(layer)
 
     def has_experts(self, layer: int) -> bool:
-        """Whether the MLP of a layer is a mixture of experts."""
+        """Whether a layer has a mixture of experts."""
         return self.experts is not None and self.experts.layers[layer]
+
+    def key_heads(self, layer: int) -> KeyHeads:
+        """The heads of the keys that a layer reads."""
+        if self.full_heads is None or self.windows[layer] is not None:
+            return self.usual_heads
+        return self.full_heads
+
+    @property
+    def usual_heads(self) -> KeyHeads:
+        """The heads of the keys of all layers, but for layers with `full_heads`."""
+        return KeyHeads(self.kv_heads, self.head_size)
+
+    def shares_keys(self, layer: int) -> bool:
+        """Whether a layer reads the keys and values of an earlier one."""
+        return self.key_layers[layer] != layer
+
+    @property
+    def has_shared_keys(self) -> bool:
+        """Whether any layer reads the keys and values of an earlier one."""
+        return any(map(self.shares_keys, range(len(self.key_layers))))
+
+    def mlp_width(self, layer: int) -> int:
+        """The width of the hidden values of a layer's MLP."""
+        return self.sharing_intermediate if self.shares_keys(layer) else self.intermediate
+
+    def cached_layers(self, start: int, stop: int) -> list[int]:
+        """The layers whose keys and values layers [start, stop) read, ascending."""
+        read = {self.key_layers[layer] for layer in range(start, stop) if self.attends(layer)}
+        return sorted(read)
+
+    def cached_heads(self, start: int, stop: int) -> list[KeyHeads]:
+        """The heads of the keys of each of `cached_layers`."""
+        return [self.key_heads(layer) for layer in self.cached_layers(start, stop)]
+
+    def carried_keys(self, layer: int) -> list[int]:
+        """The layers before `layer` whose keys and values it or a later layer reads, ascending."""
+        return [read for read in self.cached_layers(layer, len(self.key_layers)) if read < layer]
+
+    def carried_width(self, layer: int) -> int:
+        """The values that follow the hidden state in rows that enter `layer`, from a layer before it.
+
+        These are the rows of each token that `layer` and later layers are given, and the keys and values of
+        `carried_keys`.
+        """
+        if not 0 < layer < len(self.key_layers):
+            return 0
+        heads = [self.key_heads(read) for read in self.carried_keys(layer)]
+        return self.layer_input * (len(self.key_layers) - layer) + sum(2 * h.count * h.size for h in heads)
+
+    def row_width(self, layer: int) -> int:
+        """The width of rows that enter `layer`, or leave the last one, without what drafters tap."""
+        return self.hidden + self.carried_width(layer)
+
+
+def _usual_and_full(
+    windows: Sequence[int | None], by_layer: Sequence[KeyHeads]
+) -> tuple[KeyHeads, KeyHeads | None]:
+    """The key heads of most layers, and those of layers without a window where these differ.
+
+    Raises:
+        CheckpointError: when layers with windows, or layers without, are not alike.
+    """
+    near = {heads for window, heads in zip(windows, by_layer, strict=True) if window is not None}
+    full = {heads for window, heads in zip(windows, by_layer, strict=True) if window is None}
+    if len(near) > 1 or len(full) > 1:
+        raise CheckpointError("heads of keys differ between layers of one type, which is not supported")
+    usual = (near or full).pop()
+    return usual, None if not full or full == {usual} else full.pop()
 
 
 def _windows(family: Family, config: Any) -> tuple[int | None, ...]:

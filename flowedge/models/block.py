@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -15,17 +15,24 @@ from torch import nn
 
 from flowedge.core.errors import BadRequestError
 from flowedge.device.kernel_library import is_switched_off, missing_reason
-from flowedge.models.attention.kv_store import KvFormat, check_kv, session_row_bytes
+from flowedge.models.architecture import Architecture, KeyHeads
+from flowedge.models.attention.kv_store import KvFormat, check_kv, kv_row_bytes, session_row_bytes
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.exact.exactness import Exactness, try_exactness
-from flowedge.models.host.copies import to_device
+from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.host.lazy_zeros import takes_memory_as_written
 from flowedge.models.kernels.block import MOST_ROWS, KernelBlock
 from flowedge.models.kernels.layer import NoKernelError
 from flowedge.models.kv_cache import KVCache
-from flowedge.models.lm_head import embed, embedding_multiplier, load_embedding
+from flowedge.models.lm_head import (
+    LayerInputs,
+    embed,
+    embedding_multiplier,
+    layer_input_bytes,
+    load_embedding,
+)
 from flowedge.models.loading import LayerLoader, checkpoint_quant, layer_bytes, load_norm
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available, module_bytes
@@ -35,10 +42,15 @@ from flowedge.models.rotary import Rotary
 from flowedge.models.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.row_functions import RmsNorm
 from flowedge.models.session_rows import (
+    RowColumns,
     SessionRows,
     SessionsAttention,
     StaticDecoding,
+    as_columns,
     batches,
+    by_head,
+    columns_of,
+    divided,
     joined_inputs,
 )
 from flowedge.models.token_table import TokenTable, table_bytes
@@ -58,6 +70,8 @@ class LayerBlock:
         windows: the number of positions that a row of each layer sees; None for all positions, and for a
             recurrent layer.
         embedding: the token embedding, whose result is multiplied by `embedding_multiplier`.
+        layer_inputs: what makes the rows that layers are given of tokens, in the first block; None where
+            layers are given none.
         dtype: the dtype of hidden rows.
         kv: the format of the sessions' KV caches.
         exactness: the sizes with which a row's bits depend on its own path alone; None when they depend on
@@ -87,6 +101,7 @@ class LayerBlock:
     decoding: StaticDecoding | None = None
     kernels: KernelBlock | None = None
     no_kernels_reason: str = ""
+    layer_inputs: LayerInputs | None = None
 
     @classmethod
     def load(
@@ -122,17 +137,15 @@ class LayerBlock:
         device, quant, config = torch.device(device), checkpoint_quant(checkpoint, quant), checkpoint.config
         check_available(quant, device)
         _check_range(start, stop, config.num_hidden_layers)
-        check_kv(config, dtype, kv, exact)
         architecture = checkpoint.architecture
-        embedding = None
+        check_kv(architecture.cached_heads(start, stop), dtype, kv, exact)
+        embedding, layer_inputs, form = None, None, quant if packs_embedding else None
         if start == 0:
             embedding = load_embedding(
-                checkpoint,
-                dtype=dtype,
-                device=device,
-                quant=quant if packs_embedding else None,
-                quant_cache=quant_cache,
+                checkpoint, dtype=dtype, device=device, quant=form, quant_cache=quant_cache
             )
+            if architecture.layer_input:
+                layer_inputs = LayerInputs.load(checkpoint, dtype, device, form, quant_cache)
         loader = LayerLoader(checkpoint, quant, dtype, device, quant_cache)
         with errors_of_file(checkpoint.place, "the rotary positions of config.json cannot be computed"):
             rotary = Rotary(config, range(start, stop), device, partial_rotary=architecture.partial_rotary)
@@ -149,6 +162,7 @@ class LayerBlock:
             dtype=dtype,
             device=device,
             kv=kv,
+            layer_inputs=layer_inputs,
         )
         block.prepare(exact)
         return block
@@ -191,7 +205,8 @@ class LayerBlock:
             self._test_exactness()
 
     def _test_exactness(self) -> None:
-        trial = try_exactness(self.layers, self.config, self.rotary, self.dtype, self.device)
+        others = [] if self.layer_inputs is None else [self.layer_inputs.projection]
+        trial = try_exactness(self.layers, self.rotary, self.dtype, self.device, others)
         self.exactness, self.inexact_reason = trial.exactness, trial.reason
 
     @staticmethod
@@ -217,6 +232,7 @@ class LayerBlock:
         if start == 0:
             form = checkpoint_quant(checkpoint, quant) if packs_embedding else None
             total += table_bytes(checkpoint, checkpoint.embedding_name, dtype, device, form)
+            total += layer_input_bytes(checkpoint, dtype, form)
         if stop == config.num_hidden_layers:
             total += config.hidden_size * dtype.itemsize
         return int(total)
@@ -236,8 +252,37 @@ class LayerBlock:
         return self.stop - self.start
 
     @property
+    def architecture(self) -> Architecture:
+        return self.layers[0].architecture
+
+    @property
     def hidden_size(self) -> int:
         return int(self.config.hidden_size)
+
+    @property
+    def input_width(self) -> int:
+        """The width of rows that the block takes, unless it takes token ids (see session_rows)."""
+        return self.architecture.row_width(self.start)
+
+    @property
+    def output_width(self) -> int:
+        """The width of rows that it returns, without what is tapped."""
+        return self.architecture.row_width(self.stop)
+
+    @cached_property
+    def cached_layers(self) -> list[int]:
+        """The layers of the model whose keys and values a cache of the block has."""
+        return self.architecture.cached_layers(self.start, self.stop)
+
+    @property
+    def cached_heads(self) -> list[KeyHeads]:
+        """The heads of the keys of each of `cached_layers`."""
+        return self.architecture.cached_heads(self.start, self.stop)
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of the keys and values of a row in all layers of a cache."""
+        return kv_row_bytes(self.cached_heads, self.dtype, self.kv)
 
     @property
     def vocab_size(self) -> int:
@@ -251,18 +296,19 @@ class LayerBlock:
     @cached_property  # an agent says it twice a second
     def weight_bytes(self) -> int:
         modules = [*self.layers, *filter(None, (self.embedding, self.norm))]
-        return sum(module_bytes(module) for module in modules)
+        inputs = self.layer_inputs
+        own = [] if inputs is None else [inputs.table, inputs.projection, inputs.norm]
+        return sum(module_bytes(module) for module in [*modules, *own])
 
     def new_cache(self, capacity_rows: int) -> KVCache:
         """A cache of one session, with `capacity_rows` rows in each of the block's layers."""
         nets = self._nets
         cache = KVCache(
-            self.config,
-            self._attending,
+            self.cached_heads,
             capacity_rows,
             self.dtype,
             self.device,
-            windows=self._windows_of_caches,
+            windows=[self.architecture.windows[layer] for layer in self.cached_layers],
             ordered=None if self.exactness is None else self.exactness.attention,
             kv=self.kv,
             store=None if self.decoding is None else self.decoding.store_for(capacity_rows),
@@ -282,7 +328,7 @@ class LayerBlock:
         """Most bytes that a row of a session's capacity takes."""
         if self.decoding is not None:
             return self.decoding.cache_row_bytes
-        return session_row_bytes(self.config, self._attending, self.dtype, self.kv)
+        return session_row_bytes(self.architecture, self.start, self.stop, self.dtype, self.kv)
 
     @property
     def session_bytes(self) -> int:
@@ -293,16 +339,6 @@ class LayerBlock:
     def _nets(self) -> list[RecurrentLayer]:
         """The recurrent layers' own parts, in order."""
         return [layer.linear_attn for layer in self.layers if layer.is_recurrent]
-
-    @cached_property
-    def _windows_of_caches(self) -> list[int | None]:
-        layers = zip(self.layers, self.windows, strict=True)
-        return [window for layer, window in layers if layer.attends]
-
-    @property
-    def _attending(self) -> int:
-        """The number of layers with attention."""
-        return sum(layer.attends for layer in self.layers)
 
     @property
     def decoding_bytes(self) -> int:
@@ -330,7 +366,7 @@ class LayerBlock:
             taps: layers of the block, ascending, whose inputs are appended to the rows of the result.
 
         Returns:
-            Hidden rows [n, hidden * (1 + taps)], or None after an abort, when the slots from `cached` on
+            Rows [n, output_width + hidden * taps], or None after an abort, when the slots from `cached` on
             have no valid content.
 
         Raises:
@@ -352,8 +388,8 @@ class LayerBlock:
             should_abort, taps: as of `forward`.
 
         Returns:
-            Hidden rows [n, hidden * (1 + taps)] for each part, or None after an abort, when the slots of all
-            parts from `cached` on have no valid content.
+            Rows [n, output_width + hidden * taps] for each part, or None after an abort, when the slots of
+            all parts from `cached` on have no valid content.
 
         Raises:
             ProtocolError: as of `forward`, before the rows of any part are stored.
@@ -368,7 +404,7 @@ class LayerBlock:
         return self._forward_batches(parts, should_abort, taps) if parts else []
 
     def _check(self, part: SessionRows) -> None:
-        part.check(None if self.embedding is None else self.vocab_size, self.hidden_size, self.dtype)
+        part.check(None if self.embedding is None else self.vocab_size, self.input_width, self.dtype)
 
     def _forward_alone(
         self, part: SessionRows, should_abort: Callable[[], bool], taps: Sequence[int]
@@ -415,16 +451,14 @@ class LayerBlock:
         """Compute rows that fit in a product, with padding up to an allowed number of rows."""
         inputs = joined_inputs(parts, self.device)
         if self.kernels is not None:
-            sessions = [
-                self.kernels.cached_rows(part.paths, part.cached, part.cache.store, part.updated)
-                for part in parts
-            ]
-            hidden = inputs.clone() if self.embedding is None and len(parts) == 1 else self._embed(inputs)
-            return self.kernels.forward(hidden, sessions, should_abort, [tap - self.start for tap in taps])
+            return self._by_kernels(self.kernels, inputs, parts, should_abort, taps)
         rows = len(inputs)
         padded = self._row_counts.padded(rows)
-        attention = SessionsAttention(parts, padded)
-        hidden = self._embed(pad_rows(inputs, padded))
+        attention = SessionsAttention(parts, padded, copied=self._handed_on_indices)
+        entered = self._entered(pad_rows(inputs, padded), parts)
+        hidden = entered.hidden
+        for place, keys_values in self._received(entered):
+            attention.store_rows(place, keys_values)
         positions = np.pad(np.concatenate([part.positions for part in parts]), (0, padded - rows), "edge")
         (on_device,) = to_device(self.device, positions)
         rotations = self.rotary(on_device, positions, self.dtype)
@@ -436,15 +470,86 @@ class LayerBlock:
                 return None
             if index in taps:
                 tapped.append(hidden)
-            hidden = layer(hidden, attention, rotation)
+            hidden = layer(hidden, attention, rotation, self._given(entered, index))
         if self.norm is not None:
             hidden = self.norm(hidden)
-        return (torch.cat((hidden, *tapped), dim=-1) if tapped else hidden)[:rows]
+        kept = {self.cached_layers[place]: as_columns(own) for place, own in attention.copies.items()}
+        beside = self._handed_on(entered, kept).beside_hidden
+        return (torch.cat((hidden, *beside, *tapped), dim=-1) if beside or tapped else hidden)[:rows]
 
-    def _embed(self, inputs: torch.Tensor) -> torch.Tensor:
+    def _by_kernels(
+        self,
+        kernels: KernelBlock,
+        inputs: torch.Tensor,
+        parts: Sequence[SessionRows],
+        should_abort: Callable[[], bool],
+        taps: Sequence[int],
+    ) -> torch.Tensor | None:
+        """Compute `_forward_batch` without padding."""
+        sessions = [
+            kernels.cached_rows(part.paths, part.cached, part.cache.store, part.updated) for part in parts
+        ]
+        entered = self._entered(inputs, parts)
+        for place, keys_values in self._received(entered):
+            own = keys_values.split_with_sizes([part.count for part in parts], 2)
+            for part, written in zip(parts, own, strict=True):
+                part.cache.store.write_both(place, part.cached, written)
+        hidden = entered.hidden
+        if self.embedding is None and (len(parts) == 1 or self.input_width > self.hidden_size):
+            hidden = hidden.clone(memory_format=torch.contiguous_format)  # it is overwritten
+        kept = {
+            self.cached_layers[place]: inputs.new_empty(
+                (len(inputs), columns_of(self.cached_heads[place])), dtype=self.dtype
+            )
+            for place in self._handed_on_indices
+        }
+        found = kernels.forward(
+            hidden,
+            sessions,
+            should_abort,
+            [tap - self.start for tap in taps],
+            None if entered.given is None else entered.given.contiguous(),
+            {layer - self.start: own for layer, own in kept.items()},
+        )
+        beside = self._handed_on(entered, kept).beside_hidden
+        if found is None or not beside:
+            return found
+        return torch.cat((found[:, : self.hidden_size], *beside, found[:, self.hidden_size :]), dim=1)
+
+    @cached_property
+    def _handed_on_indices(self) -> list[int]:
+        """The places in a cache of own layers whose keys and values are handed on."""
+        read = self.architecture.carried_keys(self.stop)
+        return [self.cached_layers.index(layer) for layer in read if layer >= self.start]
+
+    def _entered(self, inputs: torch.Tensor, parts: Sequence[SessionRows]) -> RowColumns:
+        """The columns of the rows that enter the first layer, of the inputs of all parts with padding."""
         if self.embedding is None:
-            return inputs
-        return embed(self.embedding, self.embedding_multiplier, inputs)
+            return divided(self.architecture, self.start, inputs)
+        hidden = embed(self.embedding, self.embedding_multiplier, inputs)
+        if self.layer_inputs is None:
+            return RowColumns(hidden)
+        tokens = np.concatenate([to_host(part.inputs)[0] for part in parts])
+        return RowColumns(hidden, self.layer_inputs(np.pad(tokens, (0, len(inputs) - len(tokens))), hidden))
+
+    def _received(self, entered: RowColumns) -> Iterator[tuple[int, torch.Tensor]]:
+        """The keys and values of earlier layers that the block reads, by their places in a cache."""
+        for place, layer in enumerate(self.cached_layers):
+            if layer in entered.keys:
+                yield place, by_head(self.cached_heads[place], entered.keys[layer].contiguous())
+
+    def _given(self, entered: RowColumns, layer: int) -> torch.Tensor | None:
+        """The rows that a layer is given."""
+        width = self.architecture.layer_input
+        return None if entered.given is None else entered.given.narrow(1, (layer - self.start) * width, width)
+
+    def _handed_on(self, entered: RowColumns, kept: Mapping[int, torch.Tensor]) -> RowColumns:
+        """What the rows that leave the last layer carry; `kept` are keys and values of own layers."""
+        read = self.architecture.carried_keys(self.stop)
+        keys = {layer: kept[layer] if layer in kept else entered.keys[layer] for layer in read}
+        behind = self.num_layers * self.architecture.layer_input
+        given = None if entered.given is None else entered.given[:, behind:]
+        return RowColumns(entered.hidden, given, keys)
 
 
 def _check_range(start: int, stop: int, num_layers: int) -> None:

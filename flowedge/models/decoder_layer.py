@@ -11,26 +11,34 @@ from torch import nn
 
 from flowedge.models.architecture import Architecture, DeltaNet, Mamba2, Recurrence
 from flowedge.models.attention.attention import Attention, Scoring
-from flowedge.models.experts import MixtureMlp
+from flowedge.models.experts import ExpertLinears, MixtureMlp, ScaledRouter
 from flowedge.models.fusing import GATE_UP, QUERY_KEY_VALUE, fuse
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
 from flowedge.models.recurrent.mamba2 import StateSpace
 from flowedge.models.recurrent.short_convolution import GatedConvolution
 from flowedge.models.rotary import Rotation
-from flowedge.models.row_functions import Activate, Call, RmsNorm, activation_of, head_norm_call, norm_call
+from flowedge.models.row_functions import (
+    Activate,
+    Call,
+    RmsNorm,
+    activation_of,
+    head_norm_call,
+    norm_call,
+    plain_norm_call,
+)
 
-_CALLS = "calls"
+_CALLS = ("calls", "input_calls", "mixture_calls")
 
 
 class _Prepared(nn.Module):
-    """A module whose `calls` are prepared once. Exchange a child by setting it, not a weight of the child."""
+    """A module whose calls are prepared once. Exchange a child by setting it, not a weight of the child."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != _CALLS}
+        return {name: value for name, value in vars(self).items() if name not in _CALLS}
 
     def _apply(self, fn: Any, recurse: bool = True) -> _Prepared:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -38,7 +46,8 @@ class _Prepared(nn.Module):
         return self
 
     def _forget(self) -> None:
-        vars(self).pop(_CALLS, None)
+        for name in _CALLS:
+            vars(self).pop(name, None)
 
 
 class GroupedAttention(_Prepared):
@@ -47,6 +56,9 @@ class GroupedAttention(_Prepared):
     Attributes:
         cache_index: the layer's index in the caches.
         rotates: whether queries and keys are rotated.
+        key_heads: the heads of the keys that queries read.
+        shares_keys: whether these are of an earlier layer; is_shared: whether later layers read this layer's.
+        keys_as_values: whether values are what keys are made of.
     """
 
     def __init__(self, architecture: Architecture, layer: int, cache_index: int) -> None:
@@ -54,29 +66,51 @@ class GroupedAttention(_Prepared):
         super().__init__()
         self.cache_index = cache_index
         self._architecture, self.rotates = architecture, architecture.rotated[layer]
-        heads, kv_heads, size = architecture.heads, architecture.kv_heads, architecture.head_size
+        heads, key_heads = architecture.heads, architecture.key_heads(layer)
+        kv_heads, size = key_heads.count, key_heads.size
         new = partial(nn.Linear, architecture.hidden, bias=architecture.qkv_bias)
-        self._gated = architecture.output_gate
+        self._gated, self.shares_keys = architecture.output_gate, architecture.shares_keys(layer)
+        full = architecture.windows[layer] is None
+        self.keys_as_values = architecture.keys_as_values and full and not self.shares_keys
+        self.is_shared = layer in architecture.key_layers[layer + 1 :]
         if architecture.fused:
             self.qkv_proj = new((heads + 2 * kv_heads) * size)
         else:
             of_query = 2 * heads if self._gated else heads  # a gate follows the query of each head
-            self.q_proj, self.k_proj, self.v_proj = (new(n * size) for n in (of_query, kv_heads, kv_heads))
+            self.q_proj = new(of_query * size)
+            if not self.shares_keys:
+                self.k_proj = new(kv_heads * size)
+            if not (self.shares_keys or self.keys_as_values):
+                self.v_proj = new(kv_heads * size)
         self.o_proj = nn.Linear(heads * size, architecture.hidden, bias=architecture.output_bias)
         if architecture.query_key_norms:
-            self.q_norm, self.k_norm = _norm(architecture, size), _norm(architecture, size)
+            self.q_norm = _norm(architecture, size)
+            if not self.shares_keys:
+                self.k_norm = _norm(architecture, size)
         self.sinks = nn.Parameter(torch.empty(heads)) if architecture.sinks else None
-        self._widths = (heads, 2 * kv_heads)  # of queries, and of keys and values, in heads
-        self._sizes = (size, kv_heads, heads + kv_heads, heads * size)
+        self.key_heads = key_heads
+        own = 0 if self.shares_keys else kv_heads
+        self._widths = (heads, 2 * own)  # of queries, and of keys and values, in heads
+        self._sizes = (size, kv_heads, heads + own, heads * size)
 
     @cached_property
-    def calls(self) -> tuple[list[Call], Call, Call | None, Scoring]:
-        """The projections to queries, keys and values, that of the output, the norm of heads, the scoring."""
+    def calls(self) -> tuple[list[Call], Call, Call | None, Call | None, Scoring]:
+        """The projections to queries, keys and values, that of the output, norms of heads and of values.
+
+        Then how keys are scored.
+        """
         norm, architecture = None, self._architecture
         if architecture.query_key_norms:
-            norm = head_norm_call(self.q_norm, self.k_norm, architecture)
+            of_heads = [(self.q_norm, architecture.heads)]
+            if not self.shares_keys:
+                of_heads.append((self.k_norm, self.key_heads.count))
+            norm = head_norm_call(of_heads)
+        of_values = None
+        if architecture.value_norm and not self.shares_keys:
+            of_values = plain_norm_call(self.key_heads.size, architecture.norm_eps)
         scoring = Scoring(architecture.scaling, architecture.softcap, self.sinks)
-        return [product_call(part) for part in self.projections], product_call(self.o_proj), norm, scoring
+        projections = [product_call(part) for part in self.projections]
+        return projections, product_call(self.o_proj), norm, of_values, scoring
 
     @property
     def projections(self) -> list[nn.Module]:
@@ -85,7 +119,7 @@ class GroupedAttention(_Prepared):
 
     def forward(self, rows: torch.Tensor, attention: Attention, rotation: Rotation) -> torch.Tensor:
         """Return [rows, hidden] for the normed `rows` of this shape; arguments as of DecoderLayer."""
-        projections, project_output, norm, scoring = self.calls
+        projections, project_output, norm, norm_values, scoring = self.calls
         size, kv_heads, rotated, width = self._sizes
         count, index = rows.shape[0], self.cache_index
         heads = _beside(projections, rows).view(count, -1, size)
@@ -93,6 +127,11 @@ class GroupedAttention(_Prepared):
         if self._gated:
             queries, others = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads :]
             gates, heads = queries[:, 1::2], torch.cat((queries[:, ::2], others), 1)
+        if self.keys_as_values:
+            heads = torch.cat((heads, heads[:, -kv_heads:]), 1)
+        if norm_values is not None:
+            values = heads[:, rotated:]
+            values.copy_(norm_values(values))
         turned = heads.narrow(1, 0, rotated)  # queries and keys
         normed = turned if norm is None else norm(turned)
         if self.rotates:
@@ -104,7 +143,8 @@ class GroupedAttention(_Prepared):
         elif normed is not turned:
             turned.copy_(normed)
         query, keys_values = heads.transpose(0, 1).split_with_sizes(self._widths)
-        attention.store_rows(index, keys_values.view(2, kv_heads, count, size))
+        if not self.shares_keys:
+            attention.store_rows(index, keys_values.view(2, kv_heads, count, size))
         attended = attention.attend(index, query.unsqueeze(0), kv_heads, scoring)
         output = attended.transpose(1, 2).reshape(-1, width)
         return project_output(output if gates is None else output * gates.reshape(-1, width).sigmoid())
@@ -163,7 +203,8 @@ class DecoderLayer(_Prepared):
 
     Attributes:
         architecture: what the layer computes around its weights.
-        has_experts: whether the MLP is a mixture of experts.
+        has_experts: whether there is a mixture of experts.
+        has_experts_beside: whether the mixture is computed beside an MLP.
         is_recurrent: whether rows update a state, by `linear_attn`, in place of attention, `self_attn`.
         attends: whether the layer has attention.
         has_mlp: whether it has an MLP. A layer with an MLP alone has one norm, `input_layernorm`.
@@ -188,8 +229,8 @@ class DecoderLayer(_Prepared):
             return
         experts = architecture.experts if self.has_experts else None
         self.mlp = (
-            GatedMlp(architecture, architecture.intermediate)
-            if experts is None
+            GatedMlp(architecture, architecture.mlp_width(layer))
+            if experts is None or experts.beside_mlp
             else MixtureMlp(
                 architecture, experts, GatedMlp(architecture, experts.shared) if experts.shared else None
             )
@@ -199,6 +240,19 @@ class DecoderLayer(_Prepared):
         if architecture.norms_after:
             self.pre_feedforward_layernorm = _norm(architecture, architecture.hidden)
             self.post_feedforward_layernorm = _norm(architecture, architecture.hidden)
+        self.has_experts_beside = experts is not None and experts.beside_mlp
+        if experts is not None and self.has_experts_beside:
+            self.router = ScaledRouter(architecture.hidden, experts, architecture.norm_eps)
+            self.experts = ExpertLinears.of(architecture, experts)
+            self.post_feedforward_layernorm_1 = _norm(architecture, architecture.hidden)
+            self.pre_feedforward_layernorm_2 = _norm(architecture, architecture.hidden)
+            self.post_feedforward_layernorm_2 = _norm(architecture, architecture.hidden)
+        if architecture.layer_input:
+            self.per_layer_input_gate = nn.Linear(architecture.hidden, architecture.layer_input, bias=False)
+            self.per_layer_projection = nn.Linear(architecture.layer_input, architecture.hidden, bias=False)
+            self.post_per_layer_input_norm = _norm(architecture, architecture.hidden)
+        if architecture.layer_factor:
+            self.layer_scalar = nn.Parameter(torch.ones(1))
 
     def fuse(self) -> None:
         """Join loaded linear layers that read the same rows, where that can be; it saves calls of torch."""
@@ -226,12 +280,35 @@ class DecoderLayer(_Prepared):
         third, fourth = norm_call(self.pre_feedforward_layernorm), norm_call(self.post_feedforward_layernorm)
         return first, second, third, mlp, fourth, attend
 
-    def forward(self, rows: torch.Tensor, attention: Attention, rotation: Rotation) -> torch.Tensor:
+    @cached_property
+    def input_calls(self) -> tuple[Call, Activate, Call, Call]:
+        """What adds the given rows: gate, activation, projection, norm."""
+        return (
+            product_call(self.per_layer_input_gate),
+            activation_of(self.architecture.activation),
+            product_call(self.per_layer_projection),
+            norm_call(self.post_per_layer_input_norm),
+        )
+
+    @cached_property
+    def mixture_calls(self) -> tuple[Call, Call, Call]:
+        """The norms around experts beside an MLP: behind the MLP, before and behind the experts."""
+        behind_mlp, before = self.post_feedforward_layernorm_1, self.pre_feedforward_layernorm_2
+        return norm_call(behind_mlp), norm_call(before), norm_call(self.post_feedforward_layernorm_2)
+
+    def forward(
+        self,
+        rows: torch.Tensor,
+        attention: Attention,
+        rotation: Rotation,
+        given: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Return hidden rows [rows, hidden] for hidden `rows` of this shape.
 
         Args:
             attention: stores the keys and values of the rows, and attends to all that they see.
             rotation: the rotation of the rows.
+            given: the rows [rows, layer_input] that the layer is given of the tokens; see Architecture.
         """
         before, after, before_mlp, mlp, after_mlp, attend = self.calls
         multiplier = self.architecture.residual_multiplier
@@ -245,11 +322,18 @@ class DecoderLayer(_Prepared):
         if mlp is None:
             return rows
         computed = mlp(before_mlp(rows))
+        if self.has_experts_beside:
+            behind_mlp, before, behind = self.mixture_calls
+            computed = behind_mlp(computed) + behind(self.experts(before(rows), *self.router(rows)))
         if after_mlp is not None:
             computed = after_mlp(computed)
         if multiplier != 1:
             computed.mul_(multiplier)
-        return computed.add_(rows)
+        rows = computed.add_(rows)
+        if given is not None:
+            open_gate, activate, project, after = self.input_calls
+            rows = after(project(activate(open_gate(rows)).mul_(given))).add_(rows)
+        return rows.mul_(self.layer_scalar) if self.architecture.layer_factor else rows
 
 
 def _recurrent_mixer(
@@ -288,17 +372,23 @@ def _multiply_with_bias(bias: torch.Tensor, weight: torch.Tensor, rows: torch.Te
 
 
 def _norm(architecture: Architecture, width: int) -> RmsNorm:
-    return RmsNorm(width, architecture.norm_eps, plus_one=architecture.norm_plus_one)
+    return RmsNorm(
+        width,
+        architecture.norm_eps,
+        plus_one=architecture.norm_plus_one,
+        in_float=architecture.norm_in_float,
+    )
 
 
 def _present(module: nn.Module, fused_name: str, names: Sequence[str]) -> list[nn.Module]:
     present = [fused_name] if fused_name in module._modules else names
-    return [module.get_submodule(name) for name in present]
+    return [module.get_submodule(name) for name in present if name in module._modules]
 
 
 def _fuse(module: nn.Module, names: Sequence[str], fused_name: str) -> None:
     """Put one linear layer in the place of the layers `names`, where they can be joined."""
-    if fused_name in module._modules:
+    names = [name for name in names if name in module._modules]
+    if fused_name in module._modules or len(names) < 2:
         return
     parts = [module.get_submodule(name) for name in names]
     for name in names:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from flowedge.models.architecture import Architecture, Clamp, Experts
 from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.row_counts import ANY_COUNT
-from flowedge.models.row_functions import Activate, DecidingLinear, activation_of
+from flowedge.models.row_functions import Activate, DecidingLinear, activation_of, plain_norm_call
 
 _VECTOR = 32
 
@@ -57,6 +57,33 @@ def _sigmoid(products: torch.Tensor) -> torch.Tensor:
     return functional.pad(products, (0, -count % _VECTOR)).sigmoid()[:, :count]
 
 
+class ScaledRouter(nn.Module):
+    """Gemma 4's router, which norms its rows and scales the weights of experts, as transformers does."""
+
+    def __init__(self, hidden: int, experts: Experts, epsilon: float) -> None:
+        """Make the router, whose weights are not loaded."""
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(hidden))
+        self.proj = DecidingLinear(hidden, experts.count)
+        self.per_expert_scale = nn.Parameter(torch.empty(experts.count))
+        self.experts, self.epsilon = experts, epsilon
+        self._share = hidden**-0.5
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weights and the indices [n, chosen] of the experts of rows [n, hidden]."""
+        normed = plain_norm_call(rows.shape[1], self.epsilon)(rows) * self.scale * self._share
+        likelihoods = torch.softmax(functional.linear(normed, self.proj.weight).float(), dim=-1)
+        weights, chosen = torch.topk(likelihoods, self.experts.chosen, dim=-1)
+        weights /= weights.sum(dim=-1, keepdim=True)
+        return weights * self.per_expert_scale[chosen], chosen
+
+    @property
+    def factor(self) -> torch.Tensor:
+        """The float32 factor [hidden] of normed rows."""
+        factor: torch.Tensor = self.scale.float() * self._share
+        return factor
+
+
 class ExpertLinears(nn.Module):
     """The experts of a layer; a row's result depends on its own experts alone.
 
@@ -89,6 +116,19 @@ class ExpertLinears(nn.Module):
                 setattr(expert, name, nn.Linear(hidden, inner, bias=biases))
             expert.down_proj = nn.Linear(inner, hidden, bias=biases)
             self.add_module(str(index), expert)
+
+    @classmethod
+    def of(cls, architecture: Architecture, experts: Experts) -> ExpertLinears:
+        """Make the experts of a layer."""
+        return cls(
+            activation_of(architecture.activation, experts.clamp),
+            architecture.hidden,
+            experts.intermediate,
+            experts.count,
+            gated=architecture.gated,
+            biases=experts.biases,
+            clamp=experts.clamp,
+        )
 
     def forward(self, rows: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """The weighted sum [n, hidden] of the experts of rows [n, hidden].
@@ -131,15 +171,7 @@ class MixtureMlp(nn.Module):
         """shared: the MLP of the shared expert."""
         super().__init__()
         self.gate = Router(architecture.hidden, experts)
-        self.experts = ExpertLinears(
-            activation_of(architecture.activation, experts.clamp),
-            architecture.hidden,
-            experts.intermediate,
-            experts.count,
-            gated=architecture.gated,
-            biases=experts.biases,
-            clamp=experts.clamp,
-        )
+        self.experts = ExpertLinears.of(architecture, experts)
         self.shared_expert = shared
         gated = shared is not None and experts.shared_gate
         self.shared_expert_gate = DecidingLinear(architecture.hidden, 1) if gated else None

@@ -31,11 +31,12 @@ def adjacent_memory(layer: nn.Module, dtype: torch.dtype, device: torch.device) 
     memory: dict[str, torch.Tensor] = {}
     for owner, names in (("self_attn", QUERY_KEY_VALUE), ("mlp", GATE_UP)):
         modules = getattr(layer, owner)._modules if hasattr(layer, owner) else {}
-        parts = [part for name in names if type(part := modules.get(name)) is nn.Linear]
-        if len(parts) == len(names):
+        own = [name for name in names if name in modules]
+        parts = [part for name in own if type(part := modules[name]) is nn.Linear]
+        if len(parts) == len(own) > 1:
             sizes = [part.out_features for part in parts]
             joined = torch.empty((sum(sizes), parts[0].in_features), dtype=dtype, device=device)
-            weights = [f"{owner}.{name}.weight" for name in names]
+            weights = [f"{owner}.{name}.weight" for name in own]
             memory |= zip(weights, joined.split_with_sizes(sizes), strict=True)
     return memory
 

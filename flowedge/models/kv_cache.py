@@ -11,8 +11,9 @@ import torch
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CapacityError, ProtocolError
+from flowedge.models.architecture import KeyHeads
 from flowedge.models.attention.attention import SeenKeys, SessionAttention
-from flowedge.models.attention.kv_store import KeyValueStore, KvFormat, kv_row_bytes, new_store, store_shape
+from flowedge.models.attention.kv_store import KeyValueStore, KvFormat, new_store
 from flowedge.models.attention.masked import MaskedAttention
 from flowedge.models.attention.ordered import AttentionSizes, OrderedAttention
 from flowedge.models.host.copies import to_device
@@ -35,8 +36,7 @@ class KVCache:
 
     def __init__(
         self,
-        config: Any,
-        num_layers: int,
+        heads: Sequence[KeyHeads],
         capacity_rows: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -50,6 +50,7 @@ class KVCache:
         """Allocate `capacity_rows` rows, or use an allocated store of as many rows or more.
 
         Args:
+            heads: of the keys of each layer.
             windows: the window of each layer in positions, empty for none.
             ordered: the sizes of ordered attention; None for attention with a mask.
             kv: the format of keys and values; attention with a mask takes "native" alone.
@@ -59,18 +60,13 @@ class KVCache:
         if kv != "native" and ordered is None:
             raise ValueError("a KV cache in 8 bits is read by ordered attention alone")
         self.capacity, self.states = capacity_rows, states
-        self.store = store or new_store(store_shape(config, num_layers, capacity_rows), dtype, device, kv)
-        windows = list(windows) or [None] * num_layers
+        self.store = store or new_store(heads, capacity_rows, dtype, device, kv)
+        windows = list(windows) or [None] * len(heads)
         self._attention: SessionAttention = (
             MaskedAttention(self.store, windows, dtype)
             if ordered is None
             else OrderedAttention(self.store, windows, ordered)
         )
-
-    @staticmethod
-    def bytes_per_row(config: Any, num_layers: int, dtype: torch.dtype, kv: KvFormat = "native") -> int:
-        """The bytes of one row in `num_layers` layers."""
-        return num_layers * kv_row_bytes(config, dtype, kv)
 
     @property
     def kv(self) -> torch.Tensor:
@@ -130,7 +126,7 @@ class KVCache:
         in_place = int(moved.argmax()) if moved.any() else rows
         self.store.copy(source.store, 0, slice(0, in_place))
         if in_place < rows:
-            (index,) = to_device(self.kv.device, slots[in_place:])
+            (index,) = to_device(self.store.device, slots[in_place:])
             self.store.copy(source.store, in_place, index)
 
     def gather(self, base: int, slots: Sequence[int] | npt.NDArray[np.integer[Any]]) -> None:
@@ -150,7 +146,7 @@ class KVCache:
         if not moved.any():
             return
         first = int(moved.argmax())
-        (index,) = to_device(self.kv.device, wanted[first:])
+        (index,) = to_device(self.store.device, wanted[first:])
         self.store.move(base + first, index)
 
 

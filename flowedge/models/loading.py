@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -59,19 +58,22 @@ class LayerLoader:
     quant_cache: QuantCache | None = None
 
     def load_all(self, start: int, stop: int) -> list[DecoderLayer]:
-        """Load decoder layers [start, stop); the first of each kind writes to layer 0 of a cache.
+        """Load decoder layers [start, stop), which read the layers of caches that `cached_layers` names.
 
         On the CPU, as many tensors are read and quantised at a time as torch has threads to compute with.
 
         Raises:
             CheckpointError: when a tensor is missing, does not fit the config or cannot be read.
         """
-        architecture, counts = self.checkpoint.architecture, Counter[tuple[bool, bool]]()  # by kind of layer
+        architecture = self.checkpoint.architecture
+        recurrent = [index for index in range(start, stop) if architecture.is_recurrent(index)]
+        cached = architecture.cached_layers(start, stop)
         layers = []
         for index in range(start, stop):
-            kind = architecture.is_recurrent(index), architecture.attends(index)
-            layers.append(_empty_layer(self.checkpoint, index, counts[kind]))
-            counts[kind] += 1
+            recurs, place = index in recurrent, 0
+            if recurs or architecture.attends(index):
+                place = recurrent.index(index) if recurs else cached.index(architecture.key_layers[index])
+            layers.append(_empty_layer(self.checkpoint, index, place))
         self.fill([(layer, layer_prefix(index)) for index, layer in enumerate(layers, start)])
         return layers
 
@@ -409,6 +411,11 @@ def load_norm(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) 
     """Load the norm behind the last layer."""
     architecture = checkpoint.architecture
     with torch.device("meta"):
-        norm = RmsNorm(architecture.hidden, architecture.norm_eps, plus_one=architecture.norm_plus_one)
+        norm = RmsNorm(
+            architecture.hidden,
+            architecture.norm_eps,
+            plus_one=architecture.norm_plus_one,
+            in_float=architecture.norm_in_float,
+        )
     norm.weight = load_parameter(checkpoint, FINAL_NORM, (architecture.hidden,), dtype, device)
     return norm.eval()

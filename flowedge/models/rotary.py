@@ -59,7 +59,7 @@ class Rotary:
         self._length = fixed_rope_length(config)
         self._device = device
         self._configs = {
-            kind: config if kind is None else _with_rope(config, rope)
+            kind: config if kind is None else _of_layer_type(config, kind, rope)
             for kind, rope in rope_by_layer_type(config).items()
         }
         self._kinds = [None if None in self._configs else config.layer_types[index] for index in layers]
@@ -149,9 +149,10 @@ def rotate_heads(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> t
     return heads * cos + torch.cat((-heads[..., size:], heads[..., :size]), dim=-1) * sin
 
 
-def _with_rope(config: Any, rope: Any) -> Any:
-    """A config that differs in its rotary parameters."""
-    changed = copy.copy(config)
+def _of_layer_type(config: Any, kind: str, rope: Any) -> Any:
+    """The config of layers of a type, which share their rotary parameters and the size of their heads."""
+    varied = getattr(config, "is_heterogeneous", False) and kind in config.layer_types
+    changed = copy.copy(config.per_layer_config[kind] if varied else config)
     changed.rope_parameters = rope
     return changed
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from flowedge.models.architecture import Activation, Architecture, Clamp
+from flowedge.models.architecture import Activation, Clamp
 
 _LEAST_OUTPUTS = 32
 Call = Callable[[torch.Tensor], torch.Tensor]
@@ -19,18 +19,31 @@ Activate = Callable[[torch.Tensor], torch.Tensor]  # [..., n] -> [..., n]
 class RmsNorm(nn.Module):
     """A norm with the operations, and so the bits, of transformers' norms; gradients pass through it."""
 
-    def __init__(self, width: int, eps: float, *, plus_one: bool = False, groups: int = 1) -> None:
-        """Norm rows of a width, or each of `groups` parts; `plus_one` as `norm_plus_one` of Architecture."""
+    def __init__(
+        self, width: int, eps: float, *, plus_one: bool = False, in_float: bool = False, groups: int = 1
+    ) -> None:
+        """Norm rows of a width, or each of `groups` parts.
+
+        plus_one, in_float: `norm_plus_one` and `norm_in_float` of Architecture.
+        """
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.eps, self.plus_one, self.groups = eps, plus_one, groups
+        self.eps, self.plus_one, self.in_float, self.groups = eps, plus_one, in_float, groups
+
+    @property
+    def factor(self) -> torch.Tensor | None:
+        """The float32 factor of rows that are rounded behind the product; None where they are before."""
+        if self.plus_one:
+            return 1.0 + self.weight.float()
+        return self.weight.float() if self.in_float else None
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [..., width] for rows [..., width], in their dtype."""
         wide = rows.to(torch.float32).reshape(*rows.shape[:-1], self.groups, -1)
         normed = (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).flatten(-2)
-        if self.plus_one:
-            return (normed * (1.0 + self.weight.float())).to(rows.dtype)
+        factor = self.factor
+        if factor is not None:
+            return (normed * factor).to(rows.dtype)
         return self.weight * normed.to(rows.dtype)
 
 
@@ -60,21 +73,25 @@ class DecidingLinear(nn.Module):
 
 def norm_call(norm: RmsNorm) -> Call:
     """Return the norm of rows [..., width] with fewer and faster operations, for layers; no gradients."""
-    return _norm_of(norm.weight, norm)
+    return _norm_of([norm.weight if norm.factor is None else norm.factor], norm)
 
 
-def head_norm_call(query_norm: RmsNorm, key_norm: RmsNorm, architecture: Architecture) -> Call:
-    """Return the norms of queries and keys together, for [rows, heads + kv_heads, head_size]."""
-    heads = query_norm.weight.expand(architecture.heads, -1)
-    kv_heads = key_norm.weight.expand(architecture.kv_heads, -1)
-    return _norm_of(torch.cat((heads, kv_heads)), query_norm)
+def head_norm_call(norms: Sequence[tuple[RmsNorm, int]]) -> Call:
+    """Return norms of heads together, for [rows, heads, head_size]; each norm is of so many heads."""
+    factors = [norm.weight if norm.factor is None else norm.factor for norm, _ in norms]
+    of_heads = [factor.expand(count, -1) for factor, (_, count) in zip(factors, norms, strict=True)]
+    return _norm_of(of_heads, norms[0][0])
 
 
-def _norm_of(weight: torch.Tensor, norm: RmsNorm) -> Call:
-    width, eps = weight.shape[-1], (norm.eps, torch.full((1,), norm.eps))
-    if norm.plus_one:
-        return partial(_norm_plus_one, width, 1.0 + weight.float(), eps)
-    return partial(_norm, width, weight, eps)
+def plain_norm_call(width: int, epsilon: float) -> Call:
+    """Return a norm of rows [..., width] that has no weight."""
+    return partial(_norm_without_weight, width, (epsilon, torch.full((1,), epsilon)))
+
+
+def _norm_of(factors: Sequence[torch.Tensor], norm: RmsNorm) -> Call:
+    factor = factors[0] if len(factors) == 1 else torch.cat(list(factors))
+    width, eps = factor.shape[-1], (norm.eps, torch.full((1,), norm.eps))
+    return partial(_norm if norm.factor is None else _norm_in_float, width, factor, eps)
 
 
 def _norm(
@@ -87,7 +104,12 @@ def _norm(
     return (normed if normed.dtype == rows.dtype else normed.to(rows.dtype)).mul_(weight)
 
 
-def _norm_plus_one(
+def _norm_without_weight(width: int, eps: tuple[float, torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    """Norm the last dimension."""
+    return _normed(width, eps, rows).to(rows.dtype)
+
+
+def _norm_in_float(
     width: int, factor: torch.Tensor, eps: tuple[float, torch.Tensor], rows: torch.Tensor
 ) -> torch.Tensor:
     """Norm the last dimension, and round after the product with the float32 factor."""

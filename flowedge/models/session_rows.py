@@ -1,9 +1,13 @@
-"""The rows of sessions that a forward of a block computes: their checks, and their attention."""
+"""The rows of sessions that a forward of a block computes: their checks, their columns, and their attention.
+
+A row that enters a layer behind the first has its hidden state, then the rows that this layer and each later
+layer are given of the token, then the keys and values of earlier layers that they read (see Architecture).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +17,7 @@ import torch
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT
+from flowedge.models.architecture import Architecture, KeyHeads
 from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.draft_rows import draft_depths
 from flowedge.models.attention.kv_store import KeyValueStore
@@ -159,20 +164,74 @@ class SessionRows:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class RowColumns:
+    """Rows in parts.
+
+    Attributes:
+        hidden: [n, hidden].
+        given: [n, layer_input * layers], for each layer that follows, in order; None where there are none.
+        keys: by layer, its keys and values [n, 2 * kv_heads * head_size].
+    """
+
+    hidden: torch.Tensor
+    given: torch.Tensor | None = None
+    keys: Mapping[int, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def beside_hidden(self) -> list[torch.Tensor]:
+        """The columns behind the hidden state, in order."""
+        given = [] if self.given is None or not self.given.shape[1] else [self.given]
+        return [*given, *(self.keys[layer] for layer in sorted(self.keys))]
+
+
+def divided(architecture: Architecture, layer: int, rows: torch.Tensor) -> RowColumns:
+    """Divide rows [n, row_width] that enter `layer`; the parts are views."""
+    if rows.shape[1] == architecture.hidden:
+        return RowColumns(rows)
+    read = architecture.carried_keys(layer)
+    widths = [columns_of(architecture.key_heads(each)) for each in read]
+    of_layers = rows.shape[1] - architecture.hidden - sum(widths)
+    hidden, given, *keys = rows.split_with_sizes([architecture.hidden, of_layers, *widths], 1)
+    return RowColumns(hidden, given if of_layers else None, dict(zip(read, keys, strict=True)))
+
+
+def columns_of(heads: KeyHeads) -> int:
+    """The columns of the keys and values of a layer."""
+    return 2 * heads.count * heads.size
+
+
+def by_head(heads: KeyHeads, columns: torch.Tensor) -> torch.Tensor:
+    """Keys and values [2, kv_heads, n, head_size] of columns [n, 2 * kv_heads * head_size]."""
+    return columns.view(-1, 2, heads.count, heads.size).permute(1, 2, 0, 3)
+
+
+def as_columns(keys_values: torch.Tensor) -> torch.Tensor:
+    """The columns of `by_head`, in memory of their own."""
+    return keys_values.permute(2, 0, 1, 3).flatten(1).clone()
+
+
 class SessionsAttention:
     """The Attention, and the Updates, of rows of one session or of several, of which each has its own cache.
 
     Rows of padding belong to the last session; they update no state.
+
+    Attributes:
+        copies: by the layer of a cache, the keys and values [2, kv_heads, rows, head_size] that were stored.
     """
 
-    def __init__(self, parts: Sequence[SessionRows], padded_rows: int) -> None:
+    def __init__(self, parts: Sequence[SessionRows], padded_rows: int, copied: Sequence[int] = ()) -> None:
         """Find what the rows of all parts see; they are followed by padding up to `padded_rows`.
+
+        copied: the layers of caches whose keys and values `copies` gets.
 
         Raises:
             CapacityError: when the rows of a part do not fit its cache.
             ProtocolError: when a parent does not come before its child.
         """
         self._counts = [part.count for part in parts]
+        self._copied = copied
+        self.copies: dict[int, torch.Tensor] = {}
         self._counts[-1] += padded_rows - sum(self._counts)
         self._sessions = [
             part.cache.seen_keys(part.cached, part.context, part.tail_parents, part.positions, count)
@@ -210,6 +269,8 @@ class SessionsAttention:
         return to_device(self._updated[0].states.recent.device, *(each.rows for each in steps))
 
     def store_rows(self, layer: int, keys_values: torch.Tensor) -> None:
+        if layer in self._copied:
+            self.copies[layer] = keys_values
         if len(self._sessions) == 1:
             self._sessions[0].store_rows(layer, keys_values)
             return

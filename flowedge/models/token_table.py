@@ -13,6 +13,7 @@ from torch import nn
 
 from flowedge.device.disk_cache.file_range import FileState
 from flowedge.device.kernel_library import missing_reason
+from flowedge.models.architecture import LAYER_EMBEDDING
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.kernels.linear import KernelLinear
 from flowedge.models.loading import encoded_weight, gives_back_pages, load_parameter
@@ -139,8 +140,8 @@ def load_table(
 
 
 def _read_table(checkpoint: Checkpoint, key: _TableKey, quant_cache: QuantCache | None) -> TokenTable:
-    shape = (int(checkpoint.config.vocab_size), int(checkpoint.config.hidden_size))
     name, dtype, device, form = key.tensor, key.dtype, key.device, key.packing
+    shape = _shape(checkpoint, name)
     if not form:
         return load_parameter(checkpoint, name, shape, dtype, device)
     checkpoint.check_shape(name, shape)
@@ -153,6 +154,14 @@ def _read_table(checkpoint: Checkpoint, key: _TableKey, quant_cache: QuantCache 
     if gives_back:
         checkpoint.drop_cached_pages(name)
     return table
+
+
+def _shape(checkpoint: Checkpoint, name: str) -> tuple[int, int]:
+    """The shape of a table, by the config: a row for each token."""
+    architecture = checkpoint.architecture
+    if name == LAYER_EMBEDDING:
+        return architecture.layer_vocab, architecture.layer_input * len(architecture.key_layers)
+    return int(checkpoint.config.vocab_size), architecture.hidden
 
 
 def as_quantised(table: nn.Parameter, quant: str) -> TokenTable:
@@ -186,7 +195,7 @@ def table_bytes(
     quant: str | None = None,
 ) -> int:
     """Return the bytes of what `load_table` reads with the same arguments; no tensor is read."""
-    vocab, hidden = int(checkpoint.config.vocab_size), int(checkpoint.config.hidden_size)
+    vocab, hidden = _shape(checkpoint, name)
     form = _packing(checkpoint, name, torch.device(device), quant)
     if form == PACKED:
         return Int8().weight_bytes(vocab, hidden)

@@ -36,7 +36,7 @@ def stage_parts(pipeline: PipelineProfile, stage: int, capacity: int, sessions: 
     if pipeline.quant not in READ_AS_STORED:
         parts[f"one matrix in {8 * stored} bits"] = float(model.hidden * model.intermediate * stored)
     if stage == 0:
-        parts["embedding"] = float(model.vocab * model.hidden * stored)
+        parts["embedding"] = model.embedding_bytes(pipeline.quant)
     if stage == pipeline.num_stages - 1 and pipeline.verification == LAST_STAGE:
         parts["LM head"] = float(model.vocab * model.hidden * stored)
     return parts

@@ -28,10 +28,10 @@ from flowedge.drafting.heads.draft_head import CachedAttention
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.draft_models import DraftModels, draft_node_spec
 from flowedge.engine.jobs import DraftBatch, DraftExecutor, ForwardBatch, StageExecutor
+from flowedge.models.attention.kv_store import kv_row_bytes
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.host.payloads import torch_dtype
-from flowedge.models.kv_cache import KVCache
 from flowedge.models.session_rows import SessionsAttention
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import machine_pipeline
@@ -159,7 +159,7 @@ def run(tokens: int, dtype_name: str, strategy: str, stages: int) -> tuple[WorkB
             pass
     finished = pipeline.outputs[-1].output
     assert isinstance(finished, Finished), finished
-    return work, KVCache.bytes_per_row(checkpoint.config, layers, dtype)
+    return work, kv_row_bytes(checkpoint.architecture.cached_heads(0, layers), dtype)
 
 
 def bytes_per_second() -> float:

@@ -62,6 +62,19 @@ def test_layers_with_a_state(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("quant", ["none", "int8"])
+def test_layers_that_read_keys_of_other_devices(
+    idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str], quant: str
+) -> None:
+    """A small Gemma 4: its rows carry what later layers are given of each token, and the keys they share."""
+    make_tiny(tmp_path, "gemma4-small", vocab_size=300)
+    byte_level().save_pretrained(tmp_path)
+    drafting = ["--drafter", "ngram", "--strategy", "auto"]
+    assert checked(idle_agents, "--model", str(tmp_path), "--quant", quant, *drafting) == 0
+    assert "check: the output is identical to the plain model's" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_an_eagle3_head_drafts(
     idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

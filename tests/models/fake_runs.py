@@ -100,7 +100,7 @@ def run_sessions(gpu: FakeCuda, block: LayerBlock, mixtures: int) -> None:
     def rows(count: int) -> torch.Tensor:
         if block.is_first:
             return to_tensor(np.arange(count), "cpu")
-        return torch.zeros((count, block.hidden_size), dtype=block.dtype, device=CUDA)
+        return torch.zeros((count, block.input_width), dtype=block.dtype, device=CUDA)
 
     caches = [block.new_cache(200) for _ in range(2)]
     prompts, trees = list[SessionRows](), list[SessionRows]()

@@ -60,10 +60,14 @@ class LayerPair:
         assert sizes is not None
         return sizes
 
-    @property
-    def attending(self) -> list[int]:
-        """The indices of the layers that have attention."""
-        return [index for index, layer in enumerate(self.ours) if layer.attends]
+    def given(self) -> torch.Tensor | None:
+        """What layers are given of the rows, [CONTEXT + TAIL, layers, layer_input]."""
+        architecture = self.architecture
+        if not architecture.layer_input:
+            return None
+        generator = torch.Generator().manual_seed(8)
+        given = torch.randn(CONTEXT + TAIL, len(self.ours), architecture.layer_input, generator=generator)
+        return given.to(self.dtype)
 
     def states(self, layers: slice = slice(None)) -> RowStates | None:
         """States of a new session in the recurrent layers among some; None where there are none."""
@@ -77,12 +81,12 @@ class LayerPair:
         return rows.to(self.dtype)
 
     def _ours(self, sizes: AttentionSizes | None) -> torch.Tensor:
+        cached, given = self.architecture.cached_layers(0, len(self.ours)), self.given()
         cache = KVCache(
-            self.config,
-            len(self.attending),
+            self.architecture.cached_heads(0, len(self.ours)),
             128,
             self.dtype,
-            windows=[self.architecture.windows[index] for index in self.attending],
+            windows=[self.architecture.windows[index] for index in cached],
             ordered=sizes,
             states=self.states(),
         )
@@ -98,8 +102,10 @@ class LayerPair:
             rotations = rotary(torch.from_numpy(part.positions), part.positions, self.dtype)
             if nets := [layer.linear_attn for layer in self.ours if layer.is_recurrent]:
                 attention.take_in(nets)
-            for layer, rotation in zip(self.ours, rotations, strict=True):
-                hidden = layer(hidden, attention, rotation)
+            first = sum(map(len, outputs))
+            for index, (layer, rotation) in enumerate(zip(self.ours, rotations, strict=True)):
+                own = None if given is None else given[first : first + part.count, index]
+                hidden = layer(hidden, attention, rotation, own)
             outputs.append(hidden)
         return torch.cat(outputs)
 
@@ -118,15 +124,15 @@ class LayerPair:
             ids = torch.arange(hidden.shape[1])[None]
             mask = torch.full((1, 1, hidden.shape[1], hidden.shape[1]), torch.finfo(self.dtype).min).triu(1)
             for index, layer in enumerate(self.theirs):
-                own = mask.to(self.dtype) if index in self.attending else None
+                own = mask.to(self.dtype) if self.ours[index].attends else None
                 angles = rotary(hidden, ids[None] if self.family.text_prefix else ids) if rotary else None
                 hidden = layer(hidden, attention_mask=own, position_ids=ids, position_embeddings=angles)
             outputs.append(hidden[0, -1:] if ancestors else hidden[0])
         return torch.cat(outputs)
 
     def _theirs_of_tree(self) -> torch.Tensor:
-        path = f"transformers.models.{self.family.module}.modeling_{self.family.module}"
-        rotary = getattr(importlib.import_module(path), f"{self.family.prefix}RotaryEmbedding")(self.config)
+        rotary = class_of(self.family, "RotaryEmbedding")(self.config)
+        given = self.given()
         by_kind = hasattr(rotary, "layer_types")
         cache, outputs, rows = DynamicCache(), [], self.rows()
         positions = np.concatenate((np.arange(CONTEXT), CONTEXT + DEPTHS))
@@ -134,6 +140,7 @@ class LayerPair:
         seen[CONTEXT:, CONTEXT:] = [[row in path for row in range(TAIL)] for path in ANCESTORS]
         for span in (slice(0, CONTEXT), slice(CONTEXT, CONTEXT + TAIL)):
             hidden, ids = rows[None, span], torch.from_numpy(positions[None, span])
+            shared: dict[str, Any] = {}
             for index, layer in enumerate(self.theirs):
                 kind = (self.config.layer_types[index],) if by_kind else ()
                 window = self.architecture.windows[index] or CONTEXT + TAIL
@@ -142,8 +149,12 @@ class LayerPair:
                 mask = torch.zeros(visible.shape, dtype=self.dtype)
                 # Each row alone: the longest position of a call may change the angles of all its rows.
                 angles = [rotary(hidden, each, *kind) for each in torch.split(ids, 1, dim=1)]
+                more = {} if given is None else {"per_layer_input": given[None, span, index]}
+                if self.family.key_layers is not None:
+                    more["shared_kv_states"] = shared
                 hidden = layer(
                     hidden,
+                    **more,
                     attention_mask=mask.masked_fill(~visible, torch.finfo(self.dtype).min)[None, None],
                     position_ids=ids,
                     past_key_values=cache,
@@ -177,9 +188,11 @@ def layer_pair(
                 nn.init.normal_(parameter, std=config.initializer_range)
         randomise(layer)
         split_experts(layer)
-        kind = architecture.is_recurrent(index), architecture.attends(index)
-        before = sum((layer.is_recurrent, layer.attends) == kind for layer in ours)
-        own = DecoderLayer(architecture, index, before)
+        place = sum(layer.is_recurrent for layer in ours)
+        if architecture.attends(index):
+            cached = architecture.cached_layers(0, config.num_hidden_layers)
+            place = cached.index(architecture.key_layers[index])
+        own = DecoderLayer(architecture, index, place)
         own.load_state_dict(own_tensors(layer.state_dict(), family, architecture))
         for each in (layer, own):
             quantize_block(each.to(dtype), quant, dtype).requires_grad_(False).eval()
@@ -218,6 +231,11 @@ def tiny_layer(config: Any, index: int) -> Any:
     family, own = FAMILIES[config.model_type], copy.deepcopy(config)
     own._attn_implementation = "eager"  # noqa: SLF001 (there is no public way)
     own._experts_implementation = "eager"  # noqa: SLF001
-    path = f"transformers.models.{family.module}.modeling_{family.module}"
-    name = "Block" if family.module == "nemotron_h" else "DecoderLayer"
-    return getattr(importlib.import_module(path), f"{family.prefix}{name}")(own, index)
+    return class_of(family, "Block" if family.module == "nemotron_h" else "DecoderLayer")(own, index)
+
+
+def class_of(family: Family, kind: str) -> Any:
+    """transformers' class of a family's layers or rotary angles."""
+    module = importlib.import_module(f"transformers.models.{family.module}.modeling_{family.module}")
+    own = getattr(module, f"{family.prefix}{kind}", None)
+    return getattr(module, f"{family.text_prefix}{kind}") if own is None else own

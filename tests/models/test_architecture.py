@@ -17,6 +17,7 @@ from flowedge.models.architecture import (
     Clamp,
     DeltaNet,
     Experts,
+    KeyHeads,
     Mamba2,
     ShortConvolution,
     family_of,
@@ -24,7 +25,7 @@ from flowedge.models.architecture import (
 from flowedge.models.check.split_experts import split_experts
 from flowedge.models.decoder_layer import empty_layer
 from tests.models.layer_pairs import own_tensors, tiny_config, tiny_layer
-from tests.models.tiny_families import LAYERS, TINY, WINDOW
+from tests.models.tiny_families import LAYERS, TINY, VOCAB, WINDOW
 
 LLAMA: dict[str, Any] = {
     "hidden": 32,
@@ -32,6 +33,7 @@ LLAMA: dict[str, Any] = {
     "heads": 4,
     "kv_heads": 2,
     "head_size": 8,
+    "full_heads": None,
     "windows": (None,) * LAYERS,
     "rotated": (True,) * LAYERS,
     "halves": ("both",) * LAYERS,
@@ -40,9 +42,16 @@ LLAMA: dict[str, Any] = {
     "softcap": None,
     "norm_eps": 1e-6,
     "norm_plus_one": False,
+    "norm_in_float": False,
     "norms_after": False,
     "query_key_norms": False,
     "sinks": False,
+    "value_norm": False,
+    "keys_as_values": False,
+    "key_layers": (0, 1, 2, 3),
+    "layer_factor": False,
+    "layer_input": 0,
+    "layer_vocab": 0,
     "qkv_bias": False,
     "output_bias": False,
     "mlp_bias": False,
@@ -158,6 +167,30 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "output_gate": True,
     },
 }
+ARCHITECTURES["gemma4"] = {
+    **GEMMA,
+    "norm_plus_one": False,
+    "norm_in_float": True,
+    "scaling": 1.0,
+    "query_key_norms": True,
+    "value_norm": True,
+    "layer_factor": True,
+    "windows": (WINDOW, None, WINDOW, None),
+    "full_heads": KeyHeads(1, 32),
+    "keys_as_values": True,
+}
+ARCHITECTURES["gemma4_unified"] = ARCHITECTURES["gemma4"]
+ARCHITECTURES["gemma4-small"] = ARCHITECTURES["gemma4"] | {
+    "full_heads": KeyHeads(2, 32),
+    "keys_as_values": False,
+    "key_layers": (0, 1, 0, 1),
+    "sharing_intermediate": 96,
+    "layer_input": 32,
+    "layer_vocab": VOCAB,
+}
+ARCHITECTURES["gemma4-moe"] = ARCHITECTURES["gemma4"] | {
+    "experts": Experts(6, 2, 32, normalised=True, rounded=False, layers=(True,) * LAYERS, beside_mlp=True),
+}
 ARCHITECTURES["lfm2"] = {
     "intermediate": 48,
     "norm_eps": 1e-5,
@@ -214,13 +247,36 @@ def architecture_of(config: Any) -> Architecture:
 def test_every_family_has_its_architecture(name: str) -> None:
     architecture = architecture_of(tiny_config(name))
     found = {field.name: getattr(architecture, field.name) for field in fields(architecture)}
-    assert found == LLAMA | ARCHITECTURES[name]
+    expected = LLAMA | ARCHITECTURES[name]
+    assert found == {"sharing_intermediate": expected["intermediate"]} | expected
 
 
 def test_all_families_are_tested() -> None:
-    # Of gemma3_text, ministral3, and Qwen 3.5's decoders.
-    multimodal = {"gemma3", "mistral3", "qwen3_5", "qwen3_5_moe"}
+    # Of gemma3_text, Gemma 4's and Qwen 3.5's decoders, and ministral3.
+    multimodal = {"gemma3", "gemma4", "gemma4_unified", "mistral3", "qwen3_5", "qwen3_5_moe"}
     assert {TINY[name][0] for name in ARCHITECTURES} | multimodal == {*FAMILIES}
+
+
+def test_what_rows_carry_between_layers() -> None:
+    """Beside the hidden state: what later layers are given of the token, and the keys that they read."""
+    small = architecture_of(tiny_config("gemma4-small"))
+    near, far = 2 * 2 * 16, 2 * 2 * 32  # of a layer with a window, of one without
+    assert [small.row_width(layer) for layer in range(LAYERS + 1)] == [
+        32,
+        32 + 3 * 32 + near,
+        32 + 2 * 32 + near + far,
+        32 + 32 + far,
+        32,
+    ]
+    assert [small.cached_layers(*layers) for layers in ((0, 2), (1, 3), (2, 4), (3, 4))] == [
+        [0, 1],
+        [0, 1],
+        [0, 1],
+        [1],
+    ]
+    assert [small.carried_keys(layer) for layer in range(LAYERS)] == [[], [0], [0, 1], [1]]
+    plain = architecture_of(tiny_config("gemma4"))
+    assert {plain.row_width(layer) for layer in range(LAYERS + 1)} == {32}
 
 
 @pytest.mark.parametrize("name", TINY)

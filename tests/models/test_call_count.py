@@ -30,7 +30,7 @@ class CountingMode(TorchDispatchMode):
 
 
 def calls_of(pair: LayerPair, rows: int) -> int:
-    cache = KVCache(pair.config, len(pair.ours), 2 * CONTEXT, pair.dtype)
+    cache = KVCache(pair.architecture.cached_heads(0, len(pair.ours)), 2 * CONTEXT, pair.dtype)
     positions = np.arange(CONTEXT, CONTEXT + rows)
     hidden = torch.ones(rows, pair.config.hidden_size, dtype=pair.dtype)
     parents = np.array([-1, *positions[:-1]])

@@ -29,6 +29,8 @@ def assert_equal(pair: LayerPair, *, ordered: bool = False, tolerance: float | N
     allowed = ROUNDING[pair.dtype] if tolerance is None else tolerance
     if pair.architecture.recurrence is not None and pair.dtype != torch.float32:
         allowed *= 4  # theirs rounds what updates a state, over and over
+    if pair.family.key_layers is not None:
+        allowed *= 8  # scores are not scaled, so that their rounding weighs more
     assert (theirs - ours).abs().max().item() <= allowed * largest
 
 
@@ -40,7 +42,7 @@ def assert_equal(pair: LayerPair, *, ordered: bool = False, tolerance: float | N
             case
             for case in itertools.product(TINY, ROUNDING)
             if case[1] is torch.float32
-            or case[0] not in ("qwen3_5_moe", "qwen3_next", "granitehybrid-experts")
+            or case[0] not in ("qwen3_5_moe", "qwen3_next", "granitehybrid-experts", "gemma4-moe")
         ],
         lambda case: case[1] is torch.float32 or case[0] in ("gemma3", "mixtral"),
     ),

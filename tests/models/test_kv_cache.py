@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 
 from flowedge.core.errors import CapacityError, ProtocolError
+from flowedge.models.architecture import KeyHeads
 from flowedge.models.attention.attention import Scoring
+from flowedge.models.attention.kv_store import kv_row_bytes
 from flowedge.models.kv_cache import KVCache
 
-CONFIG = SimpleNamespace(num_key_value_heads=2, head_dim=4, hidden_size=16, num_attention_heads=4)
+HEADS = KeyHeads(2, 4)
 
 
 def filled(capacity: int = 40) -> KVCache:
-    cache = KVCache(CONFIG, 3, capacity, torch.float32, "cpu")
+    cache = KVCache([HEADS] * 3, capacity, torch.float32, "cpu")
     cache.kv.copy_(torch.randn(cache.kv.shape, generator=torch.Generator().manual_seed(1)))
     return cache
 
@@ -58,15 +58,15 @@ def test_rows_beyond_the_capacity_are_refused() -> None:
     with pytest.raises(CapacityError, match=r"\[39, 41\) do not fit .* 40 rows"):
         cache.seen_keys(39, 39, np.array([-1, 39]), np.array([39, 40]), 2)
     with pytest.raises(CapacityError):
-        KVCache(CONFIG, 3, 0)
+        KVCache([HEADS] * 3, 0)
 
 
 def test_bytes() -> None:
     cache = filled()
-    assert KVCache.bytes_per_row(CONFIG, 3, torch.float16) == 3 * 2 * 2 * 4 * 2
-    assert cache.nbytes == 40 * KVCache.bytes_per_row(CONFIG, 3, torch.float32)
+    assert kv_row_bytes([HEADS] * 3, torch.float16) == 3 * 2 * 2 * 4 * 2
+    assert cache.nbytes == 40 * kv_row_bytes([HEADS] * 3, torch.float32)
     cache.seen_keys(0, 0, np.array([-1]), np.array([0]), 1)
-    assert cache.nbytes > 40 * KVCache.bytes_per_row(CONFIG, 3, torch.float32)
+    assert cache.nbytes > 40 * kv_row_bytes([HEADS] * 3, torch.float32)
 
 
 def test_rows_are_stored_and_padding_is_not() -> None:
@@ -83,7 +83,7 @@ def test_rows_are_stored_and_padding_is_not() -> None:
 @pytest.mark.parametrize("layer", [0, 1])
 def test_layers_with_a_window_attend_to_the_rows_that_it_reaches(layer: int) -> None:
     """The values are 1 within the window and 2 before it."""
-    cache = KVCache(CONFIG, 2, 100, windows=[None, 4])
+    cache = KVCache([HEADS] * 2, 100, windows=[None, 4])
     cache.kv[:, 1, :, :67], cache.kv[:, 1, :, 67:] = 2, 1
     seen = cache.seen_keys(70, 70, np.array([-1]), np.array([70]), 1)
     attended = seen.attend(layer, torch.zeros(1, 4, 1, 4), 2, Scoring(1.0))

@@ -139,8 +139,10 @@ def check(block: LayerBlock, same: Callable[[torch.Tensor, torch.Tensor], bool])
         assert [len(rows) for rows in found] == [len(rows) for rows in wanted]
         for own, other in zip(found, wanted, strict=True):
             assert same(own, other)
-    for own_cache, other_cache in zip(together.caches, alone.caches, strict=True):
-        assert same(own_cache.kv, other_cache.kv)
+    for caches in zip(together.caches, alone.caches, strict=True):
+        for layer in range(len(block.cached_layers)):
+            own, other = (store.kv[index] for store, index in (each.store.store_of(layer) for each in caches))
+            assert same(own, other)
 
 
 def within_rounding(found: torch.Tensor, wanted: torch.Tensor) -> bool:

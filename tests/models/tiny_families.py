@@ -97,6 +97,21 @@ GRANITE: dict[str, Any] = {
 }
 SHARED_EXPERT = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
 
+GEMMA4: dict[str, Any] = {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": WINDOW,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 50000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+    },
+    "final_logit_softcapping": 3.0,
+    "hidden_size_per_layer_input": 0,
+    "tie_word_embeddings": True,
+}
+KEYS_AS_VALUES = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
+
 # name -> (model_type, changes of SHARED)
 TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"attention_bias": True, "mlp_bias": True}),
@@ -152,6 +167,29 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
             "mlp_bias": True,
         },
     ),
+    "gemma4": ("gemma4_text", GEMMA4 | KEYS_AS_VALUES),
+    "gemma4-small": (  # as E2B and E4B
+        "gemma4_text",
+        {
+            **GEMMA4,
+            "hidden_size_per_layer_input": 32,
+            "vocab_size_per_layer_input": VOCAB,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma4-moe": (
+        "gemma4_text",
+        {
+            **GEMMA4,
+            **KEYS_AS_VALUES,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 32,  # whole vectors, as above
+        },
+    ),
+    "gemma4_unified": ("gemma4_unified_text", GEMMA4 | KEYS_AS_VALUES),
     "phi3": ("phi3", {"sliding_window": WINDOW}),
     "phi3-longrope": ("phi3", LONGROPE),
     "granite": ("granite", GRANITE),
@@ -241,6 +279,8 @@ def make_tiny(directory: Path, name: str, vocab_size: int = VOCAB, **saving: Any
     """Saves the checkpoint `name` of TINY by transformers' save_pretrained, and returns its directory."""
     model_type, changes = TINY[name]
     settings = SHARED | changes | {"vocab_size": vocab_size}
+    if "vocab_size_per_layer_input" in changes:
+        settings["vocab_size_per_layer_input"] = vocab_size
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings))
     randomise(model)
@@ -296,10 +336,14 @@ def randomise(model: torch.nn.Module) -> None:
             parameter.data.uniform_(-4.0, 0.0)
         elif path.endswith(("mamba.D", "mixer.D")):
             parameter.data.normal_()
-        elif path.endswith((".gate.weight", ".router.weight")):
+        elif path.endswith((".gate.weight", ".router.weight", "router.proj.weight")):
             parameter.data.normal_(std=0.5)
         elif path.endswith("sinks"):
             parameter.data.normal_()
+        elif path.endswith("scale"):
+            parameter.data.add_(torch.randn_like(parameter), alpha=0.3)
     for path, buffer in model.named_buffers():
         if path.endswith(("expert_bias", "e_score_correction_bias")):
             buffer.normal_(std=0.1)
+        elif path.endswith("layer_scalar"):
+            buffer.uniform_(0.5, 1.5)

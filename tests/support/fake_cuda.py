@@ -26,6 +26,7 @@ from flowedge.drafting.heads import eagle3_head
 from flowedge.models import token_table
 from flowedge.models.files.weight_file import WeightSlice
 from flowedge.models.host import copies
+from flowedge.models.lm_head import LayerInputs
 from flowedge.models.quant import backend
 from flowedge.models.rotary import Rotary
 
@@ -118,12 +119,16 @@ def _replace_copies(patch: pytest.MonkeyPatch, seen: FakeCuda) -> None:
     def make_rotary(own: Rotary, kind: str | None) -> torch.nn.Module:
         return make(own, kind) if own._length is None else on_cpu(make)(own, kind)
 
+    def host_rows(own: LayerInputs, tokens: np.ndarray) -> np.ndarray:
+        return np.zeros((len(tokens), own.projection.out_features), dtype=np.uint16)  # of bfloat16
+
     patch.setattr(copies, "_upload", upload)
     patch.setattr(copies, "_download", download)
     patch.setattr(copies, "_on_host", on_cpu(on_host))
     patch.setattr(copies, "_host_array", on_cpu(host_array))
     patch.setattr(Rotary, "_host_angles", on_cpu(host_angles))
     patch.setattr(Rotary, "_make", make_rotary)
+    patch.setattr(LayerInputs, "_host_rows", host_rows)
     patch.setattr(WeightSlice, "_read", read)
     # Checks of the content of files.
     patch.setattr(eagle3_head, "_check_maps", lambda *_: None)

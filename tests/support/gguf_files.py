@@ -19,7 +19,7 @@ from gguf.quants import quantize
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from flowedge.models.architecture import FAMILIES
+from flowedge.models.architecture import FAMILIES, key_heads
 from tests.support.k_quants import K_QUANTS
 
 Array = npt.NDArray[Any]
@@ -44,6 +44,7 @@ ARCHITECTURES = {
     "qwen3_5_moe_text": "qwen35moe",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
+    "gemma4_text": "gemma4",
     "phi3": "phi3",
 }
 LFM2 = ("lfm2", "lfm2moe")
@@ -55,7 +56,8 @@ NEXTN = {
     "pre_fc_norm_hidden": "hnorm",
     "norm": "shared_head_norm",
 }
-KEY_LENGTHS = ("gpt-oss", "mistral3", "qwen3", "qwen3moe", "gemma2", "gemma3", *NEMOTRON, *DELTA_NETS)
+GEMMA = ("gemma2", "gemma3", "gemma4")
+KEY_LENGTHS = ("gpt-oss", "mistral3", "qwen3", "qwen3moe", *GEMMA, *NEMOTRON, *DELTA_NETS)
 STATE_SPACES = ("granitehybrid", *NEMOTRON)
 PERMUTED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
 
@@ -97,14 +99,16 @@ def architecture_of(config: Any) -> str:
 
 def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     heads = config.num_attention_heads
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    head_size = key_heads(config)[-1].size  # of the last layer, which has no window in a Gemma 4
     file.add_context_length(config.max_position_embeddings)
     file.add_embedding_length(config.hidden_size)
     ahead = getattr(config, "mtp_num_hidden_layers", None) or 0
     file.add_block_count(config.num_hidden_layers + ahead)
     if ahead:
         file.add_nextn_predict_layers(ahead)
-    if hasattr(config, "intermediate_size") and architecture != "gpt-oss":
+    if architecture == "gemma4":
+        add_gemma4(file, config)
+    elif hasattr(config, "intermediate_size") and architecture != "gpt-oss":
         width = config.intermediate_size
         by_layer = architecture == "nemotron_h"
         file.add_feed_forward_length(
@@ -134,7 +138,7 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     if architecture in NEMOTRON:  # which does not rotate
         return
     rope = config.rope_parameters
-    if architecture == "gemma3":
+    if architecture in ("gemma3", "gemma4"):
         file.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
         rope = rope["full_attention"]
     if architecture == "granitehybrid":
@@ -168,8 +172,9 @@ def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
     experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
     if experts:
         file.add_expert_count(experts)
-        file.add_expert_used_count(config.num_experts_per_tok)
-    if architecture in ("qwen3moe", "qwen35moe", "lfm2moe", "nemotron_h_moe"):
+        file.add_expert_used_count(getattr(config, "top_k_experts", None) or config.num_experts_per_tok)
+    sized = ("qwen3moe", "qwen35moe", "lfm2moe", "nemotron_h_moe")
+    if architecture in sized or (architecture == "gemma4" and experts):
         file.add_expert_feed_forward_length(config.moe_intermediate_size)
     if architecture == "qwen35moe":
         file.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
@@ -189,8 +194,11 @@ def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
 
 
 def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
-    heads = config.num_key_value_heads
-    if architecture in LFM2:
+    by_layer = [own.count for own in key_heads(config)]
+    heads = by_layer[0]
+    if architecture == "gemma4":
+        file.add_head_count_kv(by_layer)
+    elif architecture in LFM2:
         file.add_head_count_kv([0 if kind == "conv" else heads for kind in config.layer_types])
         file.add_shortconv_l_cache(config.conv_L_cache)
     elif architecture in STATE_SPACES:
@@ -199,10 +207,31 @@ def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
         file.add_head_count_kv(heads)
 
 
+def add_gemma4(file: GGUFWriter, config: Any) -> None:
+    """Adds what llama.cpp's converter stores of Gemma 4 alone."""
+    sizes, shared = key_heads(config), config.num_kv_shared_layers
+    own, width = config.num_hidden_layers - shared, config.intermediate_size
+    file.add_feed_forward_length(
+        [width] * own + [width * 2] * shared if config.use_double_wide_mlp else width
+    )
+    file.add_shared_kv_layers(shared)
+    file.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    file.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    file.add_key_length_swa(sizes[0].size)
+    file.add_value_length_swa(sizes[0].size)
+    file.add_rope_dimension_count_swa(sizes[0].size)
+
+
 def add_rope(file: GGUFWriter, rope: dict[str, Any], config: Any, head_size: int) -> None:
     file.add_rope_freq_base(rope["rope_theta"])
-    file.add_rope_dimension_count(int(head_size * rope.get("partial_rotary_factor", 1.0)))
     kind = rope["rope_type"]
+    if kind == "proportional":
+        rotated = int(head_size * rope["partial_rotary_factor"] / 2)
+        factors = [1.0] * rotated + [1e30] * (head_size // 2 - rotated)
+        file.add_tensor("rope_freqs.weight", np.array(factors, dtype=np.float32))
+        file.add_rope_dimension_count(head_size)
+        return
+    file.add_rope_dimension_count(int(head_size * rope.get("partial_rotary_factor", 1.0)))
     if kind in ("linear", "yarn"):
         file.add_string(f"{file.arch}.rope.scaling.type", kind)
         file.add_rope_scaling_factor(rope["factor"])
@@ -270,7 +299,7 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
             found[name.replace("dt_bias", "dt_proj.bias")] = values
         elif name.endswith("e_score_correction_bias"):
             found[name.replace("_bias", ".bias")] = values
-        elif name.endswith("sinks"):
+        elif name.endswith(("sinks", "layer_scalar")) or (".experts." in name and architecture == "gemma4"):
             found[f"{name}.weight"] = values
         elif ".experts." in name or name.endswith("gate_up_proj"):
             found |= experts_of(name, values, in_turns=architecture == "gpt-oss")
@@ -310,7 +339,7 @@ def stored_values(name: str, values: Array, config: Any, architecture: str) -> A
         values = permuted(values, config.num_attention_heads)
     if architecture in PERMUTED and "k_proj" in name:
         values = permuted(values, config.num_key_value_heads)
-    shifted = architecture.startswith("gemma") or architecture in DELTA_NETS
+    shifted = architecture in ("gemma2", "gemma3", *DELTA_NETS)
     if shifted and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
         values = values + 1
     if architecture in DELTA_NETS:
@@ -396,6 +425,11 @@ def encoded(values: Array, kind: str) -> Array | None:
 def _gguf_name(names: TensorNameMap, name: str) -> str:
     if ".nextn." in name:  # which the package knows of no architecture of these
         return name
+    if name.endswith("router.scale"):
+        return _gguf_name(names, name.replace("scale", "proj.weight")).replace("weight", "scale")
+    if name.endswith("router.per_expert_scale"):
+        down = name.replace("router.per_expert_scale", "experts.down_proj.weight")
+        return _gguf_name(names, down).replace("weight", "scale")
     found = names.get_name(name, try_suffixes=(".weight", ".bias"))
     assert found is not None, name
     return found

@@ -56,7 +56,7 @@ def choose_head(
     except CapacityError as error:
         return f"the draft node verifies: {error}"
     here_s = draw_seconds(head)
-    row_bytes = (executor.row_width + executor.added_width) * block.dtype.itemsize
+    row_bytes = executor.handed_width * block.dtype.itemsize
     place = faster_sampler(draft_node_s, here_s, SAVED_ROWS * row_bytes / LINK_BYTES_PER_S)
     if place == LAST_STAGE:
         executor.head = head

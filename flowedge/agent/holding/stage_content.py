@@ -18,7 +18,7 @@ from flowedge.drafting.choice import MTP
 from flowedge.drafting.heads.mtp_head import mtp_tensors
 from flowedge.drafting.loading import check_same_tokenizer, drafter_directory, kind_of, tokenizer_of
 from flowedge.engine.executors.block_executor import BlockExecutor
-from flowedge.models.architecture import FINAL_NORM, layer_prefix
+from flowedge.models.architecture import FINAL_NORM, LAYER_INPUTS, layer_prefix
 from flowedge.models.attention.kv_store import session_row_bytes
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ def block_tensors(checkpoint: Checkpoint, start: int, stop: int) -> list[str]:
     prefixes = tuple(layer_prefix(index) for index in range(start, stop))
     names = [name for name in checkpoint.names if name.startswith(prefixes)]
     if start == 0:
-        names.append(checkpoint.embedding_name)
+        names += [checkpoint.embedding_name, *LAYER_INPUTS]
     if stop == checkpoint.config.num_hidden_layers:
         names.append(FINAL_NORM)
     return _stored(checkpoint, names)
@@ -117,8 +117,7 @@ class StageContent(ABC):
         Args:
             cuda_graphs: whether the device records small forwards as CUDA graphs, if it can.
         """
-        attending = sum(map(checkpoint.architecture.attends, range(self.start, self.stop)))
-        size = session_row_bytes(checkpoint.config, attending, self.dtype, self.config.kv)
+        size = session_row_bytes(checkpoint.architecture, self.start, self.stop, self.dtype, self.config.kv)
         recorded = cuda_graphs and is_recordable(checkpoint, self.start, self.stop)
         return row_bytes_with_scratch(size) if recorded else size
 

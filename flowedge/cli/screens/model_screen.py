@@ -34,7 +34,8 @@ def show_model(
     checkpoint = Checkpoint.open(model)
     sizes = inspect_checkpoint(checkpoint, dtype, quants)
     token = sizes.kv_bytes[sizes.dtype if kv == "native" else kv]
-    fits = [] if memory is None else _fits(sizes, token * context, int(memory * 2**30), devices)
+    kv_bytes = [size * context for size in token]
+    fits = [] if memory is None else _fits(sizes, kv_bytes, int(memory * 2**30), devices)
     draft_head, ahead = _draft_head(sizes), _ahead(checkpoint, torch_dtype(dtype))
     if as_json:
         content = {"model": model, **dataclasses.asdict(sizes), "context": context}
@@ -59,18 +60,16 @@ def _ahead(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, int]:
     return {quant: mtp_bytes(checkpoint, quant, dtype) for quant in quants}
 
 
-def _fits(sizes: ModelSizes, kv: int, memory: int, devices: int | None) -> list[dict[str, Any]]:
+def _fits(sizes: ModelSizes, kv: list[int], memory: int, devices: int | None) -> list[dict[str, Any]]:
     """Return, for each quantisation, how many layers fit on a device and how many devices are needed.
 
-    kv: the bytes of a layer's KV cache.
+    kv: the bytes of each layer's KV cache.
     """
     rows: list[dict[str, Any]] = []
     for quant, layers in sizes.layer_bytes.items():
         demand = Demand(
             [
-                size
-                + (sizes.state_bytes if index in sizes.recurrent_layers else 0)
-                + (kv if index in sizes.attending_layers else 0)
+                size + (sizes.state_bytes if index in sizes.recurrent_layers else 0) + kv[index]
                 for index, size in enumerate(layers)
             ],
             sizes.embedding_bytes[quant],
@@ -159,9 +158,10 @@ def _layer_table(sizes: ModelSizes) -> PlainTable:
 def _kv_table(sizes: ModelSizes, context: int) -> PlainTable:
     columns = ("a token, a layer", "a token", f"{context} tokens")
     table = plain_table("keys and values in", right=columns)
-    for dtype, size in sizes.kv_bytes.items():
-        token = size * len(sizes.attending_layers)
-        table.add_row(dtype, _size(size), _size(token), _size(token * context))
+    for dtype, layers in sizes.kv_bytes.items():
+        own, token = sorted({size for size in layers if size}), sum(layers)
+        layer = " to ".join(_size(size) for size in (own[:1] + own[1:][-1:])) or _size(0)
+        table.add_row(dtype, layer, _size(token), _size(token * context))
     if sizes.recurrent_layers:
         states = sizes.state_bytes * len(sizes.recurrent_layers)
         table.add_row("states, of any length", _size(sizes.state_bytes), "", _size(states))

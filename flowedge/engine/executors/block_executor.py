@@ -59,8 +59,8 @@ class BlockExecutor:
     """A StageExecutor over a block of layers, with the caches of all its sessions.
 
     Attributes:
-        row_width: values of a row of hidden states that it takes.
-        added_width: values by which the rows that it returns are wider.
+        row_width: values of a row of hidden states that it takes; handed_width: of a row that it returns.
+        added_width: values that it taps.
         model: a model of a hierarchy, of which `block` has all layers or some. With the model's last layer
             each row is answered with the token that the model predicts after it. None for the target.
         head: the LM head of a last stage that draws tokens.
@@ -77,8 +77,10 @@ class BlockExecutor:
         self.block = block
         self.model = model
         self.head = head
-        self.row_width, handed_on = tapped_values(block.hidden_size, taps, block.start, block.stop)
-        self.added_width = handed_on - self.row_width
+        before, behind = tapped_values(block.hidden_size, taps, block.start, block.stop)
+        self.added_width, self._tapped_before = behind - before, before - block.hidden_size
+        self.row_width = block.input_width + self._tapped_before
+        self.handed_width = block.output_width + behind - block.hidden_size
         self._taps = taps_within(taps, block.start, block.stop)
         self._caches: dict[str, KVCache] = {}
 
@@ -93,7 +95,9 @@ class BlockExecutor:
         return StageSpec(
             is_first=self.block.is_first,
             width=self.row_width,
-            tapped_before=self.row_width - self.block.hidden_size,
+            tapped_before=self._tapped_before,
+            carried=self.block.input_width - self.block.hidden_size,
+            handed_on=self.block.output_width - self.block.hidden_size,
             vocab_size=self.block.vocab_size if self.model is None else self.model.vocab_size,
             dtype=payload_dtype(self.block.dtype),
             added_width=self.added_width,
@@ -236,7 +240,7 @@ class BlockExecutor:
         payload = job.payload
         if self.model is not None and self.block.is_first:
             payload = self.model.known(payload)
-        width = self.block.hidden_size
+        width = self.block.input_width
         carries = payload.ndim > 1 and payload.shape[1] > width  # what earlier stages have tapped
         # The block checks token ids before it copies them, and copies all inputs of static forwards together.
         by_block = self.block.is_first or (self.block.decoding is not None and not carries)
@@ -254,7 +258,7 @@ class BlockExecutor:
 
     def _conclude(self, prepared: _PreparedForward, output: torch.Tensor) -> ForwardOutcome:
         """Return the result of a forward with this output of the block."""
-        job, width = prepared.job, self.block.hidden_size
+        job, width = prepared.job, self.block.output_width
         if self.model is not None and self.model.head is not None:
             return self.model.predict(output, job.positions)
         if prepared.carried is not None:

@@ -48,7 +48,7 @@ class StageOutgoing:
         """Send tapped values [n, values] of accepted rows to the draft node, in messages of bounded size."""
         at_once = max(1, TAPPED_BYTES // rows[0].nbytes)
         for first in range(0, len(rows), at_once):
-            message = Tapped(session, self._spec.width, rows[first : first + at_once])
+            message = Tapped(session, self._spec.width - self._spec.carried, rows[first : first + at_once])
             self._others.append(SendExpress(message))
 
     def fault(self, session: str, error: FlowEdgeError) -> None:

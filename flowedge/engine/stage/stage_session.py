@@ -72,7 +72,7 @@ class StageSession:
         self._spec = spec
         self._draft_width = spec.width - spec.tapped_before if opened.keeps_taps else spec.width
         keeps = opened.keeps_taps and spec.added_width > 0 and self.path is None
-        self.taps = WithheldTaps(self._draft_width) if keeps else None
+        self.taps = WithheldTaps(self._draft_width + spec.change) if keeps else None
         self.tail = CachedRows(0 if opened.prefix is None else opened.prefix.rows)
         self.epoch = 0
         self.fence = 0
@@ -99,7 +99,8 @@ class StageSession:
         if self.path is not None and self.drawing is not None and not self.drawing.features:
             return 0
         kept = self.taps is not None and not committed
-        return self.taken_width(committed=committed) + (0 if kept else self._spec.added_width)
+        added = 0 if kept else self._spec.added_width
+        return self.taken_width(committed=committed) + self._spec.change + added
 
     def check_payload(self, segment: Segment) -> None:
         """Check the size and the type of the rows that a segment carries.

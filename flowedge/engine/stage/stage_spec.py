@@ -19,8 +19,10 @@ class StageSpec:
         width: values of a row of hidden states that it takes.
         tapped_before: of these, the values that stages before it have tapped. Draft rows come without them if
             stages keep what they tap (see Open.keeps_taps).
-        added_width: values by which the rows that it hands on are wider (see models/taps.py). The
-            first stage takes no hidden states and hands on rows of width + added_width.
+        added_width: values that it taps, by which the rows that it hands on are wider (see models/taps.py).
+        carried, handed_on: values beside the hidden state that the layers of this stage or of later ones
+            read, in the rows that it takes and in those that it hands on (see models/session_rows.py). The
+            first stage takes no hidden states and hands on rows of width + handed_on + added_width.
         vocab_size: bound of token ids; dtype: numpy name of hidden states.
         max_rows: most rows of one segment; max_capacity: most cache rows of one session.
         max_total_capacity: most cache rows of all sessions together.
@@ -46,10 +48,17 @@ class StageSpec:
     max_sessions: int = 64
     max_queue: int = 4096
     added_width: int = 0
+    carried: int = 0
+    handed_on: int = 0
     tapped_before: int = 0
     draws: bool = False
     returns_tokens: bool = False
     layers: str = "its layers"
+
+    @property
+    def change(self) -> int:
+        """Values by which rows that are handed on are wider, without what is tapped; it may be negative."""
+        return self.handed_on - self.carried
 
     def refusal(self, opened: Open, sessions: int, taken: int) -> FlowEdgeError | None:
         """Return the reason for which a session cannot be opened; None if it can.

@@ -34,11 +34,24 @@ struct Layer {
     bool mixes() const { return output.weight; }
     bool has_mlp() const { return down.weight; }
 
+    const float* value_norm;  // ones [head_size] where values are normed, or null
+    int32_t keys_as_values;   // whether values are what keys are made of
+    int32_t shares_keys;      // whether the caches are those of an earlier layer, which has the keys and values
+    int32_t rounds_keys;      // whether keys and values are rounded to the format of rows before they are cached
+    float factor;             // of the rows that leave the layer; 0: none
+    // Of a layer that has both an MLP and a mixture: norms behind the MLP, before and behind the experts.
+    const float *behind_mlp_norm, *experts_norm, *behind_experts_norm;
+    Linear given_gate, given_output;  // what adds the rows that the layer is given; null without such rows
+    const float* given_norm;
+    int64_t given;  // numbers of such a row
+
     int64_t mixed() const {  // numbers of a row's products before the attention
         if (convolution) return convolution->in.out;
         if (recurrence) return recurrence->projected();
-        return gates + (heads + 2 * kv_heads) * head_size;
+        return gates + all_heads() * head_size;
     }
+
+    int64_t all_heads() const { return heads + (shares_keys ? 0 : 2 * kv_heads); }  // of queries, keys and values
 };
 
 // Consecutive rows of a session.
@@ -57,6 +70,9 @@ struct Run {
     const SessionRows* sessions;                // [count]
     int64_t count;                              // of sessions
     const float *const *cosines, *const *sines; // of each layer, [positions, rotated]
+    const void* given;     // [rows, given_stride]: what layers are given, of each layer in order; may be null
+    int64_t given_stride;
+    void* const* kept;     // of each layer, [rows, 2 * kv_heads * head_size] for its keys and values, or null
 
     int64_t most_rows() const {  // of a session
         int64_t most = 0;
@@ -156,6 +172,7 @@ class Room {
     float* normed;         // [members, hidden]
     float* attention;      // [members, ...]
     float *routed, *by_expert;  // [rows, routed_stride] and [entries, entry_stride] of mixtures
+    float* beside;              // [rows, hidden]: the results of MLPs beside mixtures
     Operand operand, of_shared;  // of_shared: of the shared expert of a mixture
     Routing routing;
     int64_t wide_stride, attention_floats, attention_rows, routed_stride, entry_stride;
@@ -168,7 +185,7 @@ class Room {
         room.wide_stride = layer.hidden;
         room.routed_stride = room.entry_stride = room.attention_floats = 0;
         room.attention_rows = run.most_rows();
-        int64_t operand = layer.hidden, shared = 0, entries = 0;
+        int64_t operand = layer.hidden, shared = 0, entries = 0, beside = 0;
         for (int64_t i = first; i < stop; i++) {
             const Mixture* mixture = layers[i]->mixture;
             const int64_t mixed = layers[i]->mixed();
@@ -176,8 +193,10 @@ class Room {
             room.wide_stride = std::max(room.wide_stride, mixed);
             room.attention_floats = std::max(room.attention_floats, mixing_floats(*layers[i], run));
             room.wide_stride = std::max({room.wide_stride, 2 * layers[i]->intermediate, mixture ? mixture->all() : 0});
-            operand = std::max(operand, layers[i]->intermediate);
+            room.wide_stride = std::max(room.wide_stride, 2 * layers[i]->given);
+            operand = std::max({operand, layers[i]->intermediate, layers[i]->given});
             if (!mixture) continue;
+            if (layers[i]->down.weight) beside = rows * layer.hidden;
             const int64_t from = mixture->experts[1].in, to = mixture->experts[2].in;
             const Linear* last = mixture->experts + 3 * (mixture->all() - 1);
             room.routed_stride = std::max({room.routed_stride, from, last[1].in});
@@ -191,9 +210,9 @@ class Room {
         const int64_t values = Operand::floats(most, operand), shared_groups = shared / 16 + 1;
         const int64_t shared_values = shared ? Operand::floats(rows, shared) : 0;
         const int64_t floats = rows * (layer.hidden + room.wide_stride + room.routed_stride) + most * 2 * groups + values +
-                               rows * 2 * shared_groups + shared_values +
+                               rows * 2 * shared_groups + shared_values + beside +
                                entries * room.entry_stride + members * (layer.hidden + room.attention_floats);
-        const size_t bytes = floats * sizeof(float) + 13 * 64;
+        const size_t bytes = floats * sizeof(float) + 14 * 64;
         if (room.memory_.size() < bytes) room.memory_ = std::vector<char>(bytes);
         char* next = room.memory_.data();
         auto take = [&](int64_t count) {
@@ -208,6 +227,7 @@ class Room {
         room.attention = take(members * room.attention_floats);
         room.routed = take(rows * room.routed_stride);
         room.by_expert = take(entries * room.entry_stride);
+        room.beside = take(beside);
         room.operand.values = (int8_t*)take(values);
         room.operand.scales = take(most * groups);
         room.operand.sums = (int32_t*)take(most * groups);
@@ -248,6 +268,7 @@ class LayerForward {
             mixture_half(*layer_.mixture);
         else if (layer_.has_mlp())
             mlp_half();
+        if (layer_.given) given_half();
     }
 
   private:
@@ -275,7 +296,7 @@ class LayerForward {
         team_.meet();
         multiply(room_.operand.rows(run_.rows, layer_.output), layer_.output, room_.wide, room_.wide_stride, team_);
         team_.meet();
-        add_to_hidden(layer_.attention_norm);
+        add_to_hidden(layer_.attention_norm, 0.0f);
     }
 
     // The gates that follow the queries of each head go before all queries.
@@ -375,7 +396,16 @@ class LayerForward {
 
   private:
 
+    // The factor of the rows that leave the MLP or the mixture, which is the last part of most layers.
+    float last_factor() const { return layer_.given ? 0.0f : layer_.factor; }
+
     void mlp_half() {
+        compute_mlp();
+        add_to_hidden(layer_.output_norm, last_factor());
+    }
+
+    // The results of the MLP in `wide`.
+    void compute_mlp() {
         const int64_t size = layer_.intermediate;
         products(layer_.mlp_norm, layer_.gate_up, 2);
         team_.meet();
@@ -389,16 +419,51 @@ class LayerForward {
         team_.meet();
         multiply(room_.operand.rows(run_.rows, layer_.down), layer_.down, room_.wide, room_.wide_stride, team_);
         team_.meet();
-        add_to_hidden(layer_.output_norm);
+    }
+
+    // Adds what a gate of the rows lets through of the rows that the layer is given.
+    void given_half() {
+        const int64_t size = layer_.given;
+        products(nullptr, &layer_.given_gate, 1);
+        team_.meet();
+        for (int64_t m = own_.start; m < own_.stop; m++) {
+            float* given = wide(m) + size;
+            read_floats((Format)layer_.format, run_.given, m * run_.given_stride + index_ * size, size, given);
+            gate({layer_.activation}, wide(m), given, size);
+            write_operand(layer_.given_output, wide(m), m, room_.operand);
+        }
+        team_.meet();
+        multiply(room_.operand.rows(run_.rows, layer_.given_output), layer_.given_output, room_.wide, room_.wide_stride,
+                 team_);
+        team_.meet();
+        add_to_hidden(layer_.given_norm, layer_.factor);
     }
 
     void mixture_half(const Mixture& mixture) {
+        const bool beside_mlp = layer_.down.weight;
+        if (beside_mlp) {
+            compute_mlp();
+            for (int64_t m = own_.start; m < own_.stop; m++)
+                normalise(wide(m), layer_.behind_mlp_norm, layer_.hidden, layer_.epsilon, room_.beside + m * layer_.hidden);
+        }
+        compute_mixture(mixture, beside_mlp ? layer_.experts_norm : layer_.mlp_norm);
+        for (int64_t m = own_.start; beside_mlp && m < own_.stop; m++) {
+            normalise(wide(m), layer_.behind_experts_norm, layer_.hidden, layer_.epsilon, wide(m));
+            for (int64_t i = 0; i < layer_.hidden; i++) wide(m)[i] += room_.beside[m * layer_.hidden + i];
+        }
+        add_to_hidden(layer_.output_norm, last_factor());
+    }
+
+    // The weighted sums of the rows' experts in `wide`; `norm` is of the rows that experts compute.
+    void compute_mixture(const Mixture& mixture, const float* norm) {
         for (int64_t m = own_.start; m < own_.stop; m++) {
             float *hidden = room_.hidden + m * layer_.hidden, *routed = room_.routed + m * room_.routed_stride;
             read_floats((Format)layer_.format, run_.hidden, m * layer_.hidden, layer_.hidden, hidden);
-            normalise(hidden, layer_.mlp_norm, layer_.hidden, layer_.epsilon, routed);
+            normalise(hidden, norm, layer_.hidden, layer_.epsilon, routed);
             std::memset(routed + layer_.hidden, 0, (room_.routed_stride - layer_.hidden) * sizeof(float));
-            write_operand(mixture.router, routed, m, room_.operand);
+            float* scored = mixture.router_norm ? room_.normed + team_.member * layer_.hidden : routed;
+            if (mixture.router_norm) normalise(hidden, mixture.router_norm, layer_.hidden, layer_.epsilon, scored);
+            write_operand(mixture.router, scored, m, room_.operand);
         }
         if (team_.member == 0) room_.routing.begin(mixture, run_.rows);
         team_.meet();
@@ -417,7 +482,6 @@ class LayerForward {
         compute_experts(mixture);
         for (int64_t m = own_.start; m < own_.stop; m++)
             room_.routing.add_up(m, room_.by_expert, room_.entry_stride, layer_.hidden, wide(m));
-        add_to_hidden(layer_.output_norm);
     }
 
     // The results of all entries in `by_expert`.
@@ -485,32 +549,50 @@ class LayerForward {
     }
 
     void rotate_and_cache() {
-        const int64_t all = layer_.heads + 2 * layer_.kv_heads;
+        const int64_t all = layer_.all_heads();
         const Range own = team_.share(run_.rows * all);
         int64_t first = 0;  // row of the session
         for (int64_t i = 0; i < run_.count; first += run_.sessions[i++].rows) {
             const SessionRows& session = run_.sessions[i];
             const int64_t stop = std::min(own.stop, (first + session.rows) * all);
             for (int64_t unit = std::max(own.start, first * all); unit < stop; unit++)
-                rotate_and_cache(session, unit / all - first, unit % all, queries(unit / all));
+                rotate_and_cache(session, first, unit / all - first, unit % all, queries(unit / all));
         }
     }
 
-    // One head of a session's row `m`, whose queries, keys and values are `projected`.
-    void rotate_and_cache(const SessionRows& session, int64_t m, int64_t index, float* projected) {
+    // One head of a session's row `m`, whose queries, keys and values are `projected`; `first` is the row of the session.
+    void rotate_and_cache(const SessionRows& session, int64_t first, int64_t m, int64_t index, float* projected) {
         const int64_t size = layer_.head_size, heads = layer_.heads, kv_heads = layer_.kv_heads;
         const Cache& cache = session.caches[index_];
         float* head = projected + index * size;
         const int64_t slot = session.slot + m;
-        if (index >= heads + kv_heads) {
-            write_vector(cache, cache.values, cache.value_scales, size, index - heads - kv_heads, slot, head);
-            return;
+        const bool is_key = index >= heads && index < heads + kv_heads;
+        if (index >= heads + kv_heads || (is_key && layer_.keys_as_values)) {
+            if (!is_key && layer_.keys_as_values) return;  // whoever has the key writes it
+            float* value = is_key ? head + kv_heads * size : head;
+            if (is_key) std::memcpy(value, head, size * sizeof(float));
+            if (layer_.value_norm) normalise(value, layer_.value_norm, size, layer_.epsilon, value);
+            const int64_t own = (value - projected) / size - heads - kv_heads;
+            keep(first + m, kv_heads + own, value);
+            write_vector(cache, cache.values, cache.value_scales, size, own, slot, value);
+            if (!is_key) return;
         }
         const float* norm = index < heads ? layer_.query_norm : layer_.key_norm;
         if (norm) normalise(head, norm, size, layer_.epsilon, head);
         const int64_t at = session.paths.positions[m] * layer_.rotated;
         rotate(head, run_.cosines[index_] + at, run_.sines[index_] + at, layer_.rotated);
-        if (index >= heads) write_vector(cache, cache.keys, cache.key_scales, size, index - heads, slot, head);
+        if (!is_key) return;
+        keep(first + m, index - heads, head);
+        write_vector(cache, cache.keys, cache.key_scales, size, index - heads, slot, head);
+    }
+
+    // Rounds a key or value that other layers read, and copies it where it is kept for other blocks.
+    void keep(int64_t row, int64_t vector, float* head) const {
+        if (!layer_.rounds_keys) return;
+        const int64_t size = layer_.head_size;
+        round_to((Format)layer_.format, head, size);
+        void* kept = run_.kept ? run_.kept[index_] : nullptr;
+        if (kept) write_floats((Format)layer_.format, kept, (row * 2 * layer_.kv_heads + vector) * size, size, head);
     }
 
     // The queries in `wide` are replaced by the attention's output.
@@ -545,11 +627,12 @@ class LayerForward {
         return (1 + session.rows) * (layer_.window ? std::min(keys, layer_.window + session.rows) : keys);
     }
 
-    void add_to_hidden(const float* norm) {
+    void add_to_hidden(const float* norm, float factor) {
         for (int64_t m = own_.start; m < own_.stop; m++) {
             float *hidden = room_.hidden + m * layer_.hidden, *added = wide(m);
             if (norm) normalise(added, norm, layer_.hidden, layer_.epsilon, added);
             for (int64_t i = 0; i < layer_.hidden; i++) hidden[i] += added[i] * layer_.residual;
+            for (int64_t i = 0; factor && i < layer_.hidden; i++) hidden[i] *= factor;
             write_floats((Format)layer_.format, run_.hidden, m * layer_.hidden, layer_.hidden, hidden);
         }
     }

@@ -25,6 +25,8 @@ struct Mixture {
     Linear shared_gate;  // of the shared expert's weight; its own weight is null where that is 1
     int32_t shared;      // whether there is a shared expert
     int32_t unrounded;   // whether the router's products are not rounded to the format of rows
+    const float* router_norm;  // of the rows that the router reads; null where it reads those of the experts
+    const float* scales;       // [count], of the weights of experts; null for none
 
     bool shares() const { return shared; }
     int64_t all() const { return count + shares(); }
@@ -73,6 +75,7 @@ class Routing {
             weights[j] = scores[experts[j]];
             if (mixture.normalised) weights[j] /= own;
             weights[j] *= mixture.scale;
+            if (mixture.scales) weights[j] *= mixture.scales[experts[j]];
         }
         if (mixture.shares()) {
             experts[chosen] = (int32_t)mixture.count;

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import torch
 
 from flowedge.core.errors import BadRequestError
-from flowedge.models.architecture import head_size
+from flowedge.models.architecture import Architecture, KeyHeads
 from flowedge.models.host.lazy_zeros import lazy_zeros
 
 if TYPE_CHECKING:
@@ -32,28 +33,28 @@ def kv_format(name: str) -> KvFormat:
     raise BadRequestError(f"KV cache format {name!r} is not one of {', '.join(get_args(KvFormat))}")
 
 
-def kv_row_bytes(config: Any, dtype: torch.dtype, kv: KvFormat = "native") -> int:
-    """The bytes of the keys and values of one row in one layer."""
-    vectors, size = 2 * int(config.num_key_value_heads), head_size(config)
+def kv_row_bytes(heads: Iterable[KeyHeads], dtype: torch.dtype, kv: KvFormat = "native") -> int:
+    """The bytes of the keys and values of one row in layers with these heads."""
     if kv == "int8":
-        return vectors * (size + torch.float32.itemsize)
-    return vectors * size * dtype.itemsize
+        return sum(2 * own.count * (own.size + torch.float32.itemsize) for own in heads)
+    return sum(2 * own.count * own.size * dtype.itemsize for own in heads)
 
 
-def session_row_bytes(config: Any, attending: int, dtype: torch.dtype, kv: KvFormat = "native") -> int:
-    """The bytes of a row that the memory of sessions is counted by, in a block with `attending` layers of
-    keys and values.
+def session_row_bytes(
+    architecture: Architecture, start: int, stop: int, dtype: torch.dtype, kv: KvFormat = "native"
+) -> int:
+    """The bytes of a row that the memory of sessions is counted by, in a block of layers [start, stop).
 
-    A block of recurrent layers alone counts as if one had some.
+    A block of recurrent layers alone counts as if one had keys and values.
     """
-    return max(1, attending) * kv_row_bytes(config, dtype, kv)
+    return kv_row_bytes(architecture.cached_heads(start, stop) or [architecture.usual_heads], dtype, kv)
 
 
-def check_kv(config: Any, dtype: torch.dtype, kv: str, exact: bool) -> None:
+def check_kv(heads: Iterable[KeyHeads], dtype: torch.dtype, kv: str, exact: bool) -> None:
     """Check that a KV cache of a format exists and saves memory.
 
     Args:
-        exact: whether the block is asked to be exact.
+        heads: those of the layers; exact: whether the block is asked to be exact.
 
     Raises:
         BadRequestError: when the format is unknown, the block is not exact, or too little memory is saved.
@@ -64,26 +65,38 @@ def check_kv(config: Any, dtype: torch.dtype, kv: str, exact: bool) -> None:
         raise BadRequestError(
             "a KV cache in int8 is read by exact attention alone; ask for exact decoding too"
         )
-    share = kv_row_bytes(config, dtype, "int8") / kv_row_bytes(config, dtype)
-    if share > _WORTH_IT:
-        raise BadRequestError(
-            f"a KV cache in int8 would take {share:.0%} of the memory of one in "
-            f"{str(dtype).removeprefix('torch.')}, because each head of {head_size(config)} values has a "
-            "scale; leave out the KV cache format"
-        )
+    for own in dict.fromkeys(heads):
+        share = kv_row_bytes([own], dtype, "int8") / kv_row_bytes([own], dtype)
+        if share > _WORTH_IT:
+            raise BadRequestError(
+                f"a KV cache in int8 would take {share:.0%} of the memory of one in "
+                f"{str(dtype).removeprefix('torch.')}, because each head of {own.size} values has a "
+                "scale; leave out the KV cache format"
+            )
 
 
 class KeyValueStore(Protocol):
     """Keys, at index 0, and values, at index 1, of all rows and layers of a session.
 
     Attributes:
-        kv: [layers, 2, kv_heads, capacity, head_size], in the format that is stored.
+        kv: [layers, 2, kv_heads, capacity, head_size], in the format that is stored; not where heads differ
+            between layers.
     """
 
-    kv: torch.Tensor
+    @property
+    def kv(self) -> torch.Tensor: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
     @property
     def nbytes(self) -> int: ...
+
+    def store_of(self, layer: int) -> tuple[PlainStore | Int8Store, int]:
+        """The store of a layer and of others with heads alike, and the layer's index in it."""
 
     def write_both(self, layer: int, start: int, keys_values: torch.Tensor) -> None:
         """Store keys and values [2, kv_heads, rows, head_size] from slot `start` on."""
@@ -114,7 +127,21 @@ class KeyValueStore(Protocol):
         """Copy slots of another store of the same layers to the slots from `start` on, in all layers."""
 
 
-class PlainStore:
+class _OneTensor:
+    """What stores have in common that hold all layers in a tensor."""
+
+    kv: torch.Tensor
+
+    @property
+    def capacity(self) -> int:
+        return self.kv.shape[3]
+
+    @property
+    def device(self) -> torch.device:
+        return self.kv.device
+
+
+class PlainStore(_OneTensor):
     """Keys and values in the dtype of the block."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> None:
@@ -126,6 +153,9 @@ class PlainStore:
     @property
     def nbytes(self) -> int:
         return self.kv.nbytes
+
+    def store_of(self, layer: int) -> tuple[PlainStore, int]:
+        return self, layer
 
     def write_both(self, layer: int, start: int, keys_values: torch.Tensor) -> None:
         self._layers[layer].narrow(2, start, keys_values.shape[2]).copy_(keys_values)
@@ -161,7 +191,7 @@ class PlainStore:
         _copy_slots(source.kv, self.kv, start, slots)
 
 
-class Int8Store:
+class Int8Store(_OneTensor):
     """Keys and values in int8, with a float32 scale for each head of each row, so that rows are independent.
 
     Attributes:
@@ -175,6 +205,9 @@ class Int8Store:
     @property
     def nbytes(self) -> int:
         return self.kv.nbytes + self.scale.nbytes
+
+    def store_of(self, layer: int) -> tuple[Int8Store, int]:
+        return self, layer
 
     def write_both(self, layer: int, start: int, keys_values: torch.Tensor) -> None:
         encoded, scale = _encoded(keys_values)
@@ -214,6 +247,66 @@ class Int8Store:
         _copy_slots(source.scale, self.scale, start, slots)
 
 
+class MixedStore:
+    """Keys and values of layers whose heads differ: a store for each kind of heads."""
+
+    def __init__(self, parts: Sequence[PlainStore | Int8Store], places: Sequence[tuple[int, int]]) -> None:
+        """Join stores of equal capacity; `places` are, by layer, its part and its index there."""
+        self._parts, self._places = list(parts), list(places)
+
+    @property
+    def kv(self) -> torch.Tensor:
+        raise TypeError("layers whose heads differ have no tensor of keys and values in common")
+
+    @property
+    def capacity(self) -> int:
+        return self._parts[0].capacity
+
+    @property
+    def device(self) -> torch.device:
+        return self._parts[0].device
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self._parts)
+
+    def store_of(self, layer: int) -> tuple[PlainStore | Int8Store, int]:
+        part, index = self._places[layer]
+        return self._parts[part], index
+
+    def write_both(self, layer: int, start: int, keys_values: torch.Tensor) -> None:
+        part, index = self.store_of(layer)
+        part.write_both(index, start, keys_values)
+
+    def put_both(self, layer: int, slots: torch.Tensor, keys_values: torch.Tensor) -> None:
+        part, index = self.store_of(layer)
+        part.put_both(index, slots, keys_values)
+
+    def clear(self) -> None:
+        for part in self._parts:
+            part.clear()
+
+    def view(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        part, index = self.store_of(layer)
+        return part.view(index, start, stop)
+
+    def read(self, layer: int, start: int, memory: torch.Tensor) -> torch.Tensor:
+        part, index = self.store_of(layer)
+        return part.read(index, start, memory)
+
+    def take(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        part, index = self.store_of(layer)
+        return part.take(index, slots)
+
+    def move(self, start: int, slots: torch.Tensor) -> None:
+        for part in self._parts:
+            part.move(start, slots)
+
+    def copy(self, source: MixedStore, start: int, slots: torch.Tensor | slice) -> None:
+        for own, other in zip(self._parts, source._parts, strict=True):
+            own.copy(other, start, slots)  # type: ignore[arg-type]  # stores of a block have one format
+
+
 def _copy_slots(source: torch.Tensor, stored: torch.Tensor, start: int, slots: torch.Tensor | slice) -> None:
     copied = source[:, :, :, slots] if isinstance(slots, slice) else source.index_select(3, slots)
     stored[:, :, :, start : start + copied.shape[3]] = copied
@@ -227,13 +320,14 @@ def _encoded(keys_values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return rows.div_(scale).round_().clamp_(-_LARGEST, _LARGEST), scale
 
 
-def store_shape(config: Any, num_layers: int, rows: int) -> tuple[int, ...]:
-    """The shape of KeyValueStore.kv for a transformers config."""
-    return num_layers, 2, int(config.num_key_value_heads), rows, head_size(config)
-
-
 def new_store(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str, kv: KvFormat
+    heads: Sequence[KeyHeads], rows: int, dtype: torch.dtype, device: torch.device | str, kv: KvFormat
 ) -> KeyValueStore:
-    """Allocate zeros of `shape`, which is that of KeyValueStore.kv."""
-    return Int8Store(shape, device) if kv == "int8" else PlainStore(shape, dtype, device)
+    """Allocate zeros for so many rows of layers with these heads."""
+    kinds = list(dict.fromkeys(heads)) or [KeyHeads(1, 1)]  # of recurrent layers alone, no layer
+    places = [(kinds.index(own), heads[:layer].count(own)) for layer, own in enumerate(heads)]
+    parts = list[PlainStore | Int8Store]()
+    for kind in kinds:
+        shape = (list(heads).count(kind), 2, kind.count, rows, kind.size)
+        parts.append(Int8Store(shape, device) if kv == "int8" else PlainStore(shape, dtype, device))
+    return parts[0] if len(parts) == 1 else MixedStore(parts, places)

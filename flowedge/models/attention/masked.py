@@ -209,7 +209,7 @@ class MaskedAttention:
     def __init__(self, store: KeyValueStore, windows: Windows, dtype: torch.dtype) -> None:
         self._store = store
         self._windows = windows
-        capacity, device = store.kv.shape[3], store.kv.device
+        capacity, device = store.capacity, store.device
         self._masks = {window: AttentionMask(capacity, dtype, device) for window in set(windows)}
 
     @property

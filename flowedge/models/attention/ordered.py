@@ -367,7 +367,7 @@ class OrderedAttention:
 
     def _ordered(self, paths: CachedPaths, window: int | None) -> DevicePlan:
         plan = plan_keys(paths, window, self._sizes.group_rows)
-        return DevicePlan.of(plan, self._store.kv.device, self._sizes.least_queries)
+        return DevicePlan.of(plan, self._store.device, self._sizes.least_queries)
 
 
 class OrderedKeys:

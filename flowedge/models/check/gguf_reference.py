@@ -29,7 +29,9 @@ _STORED_ENDS = {
     ".expert_bias": ".expert_bias.bias",
     ".e_score_correction_bias": ".e_score_correction.bias",
     ".sinks": ".sinks.weight",
+    ".layer_scalar": ".layer_scalar.weight",
 }
+_SCALES = re.compile(r"model\.layers\.(\d+)\.router\.(scale|per_expert_scale)")  # of Gemma 4's routers
 # Architectures that store the rows of q and k in pairs.
 _INTERLEAVED = ("llama", "granite", "granitehybrid", "mistral3", "smollm3")
 
@@ -67,6 +69,11 @@ def _weights(
     def read(path: str) -> Values:
         end = next((end for end in _STORED_ENDS if path.endswith(end)), "")
         known = path.removesuffix(end) + _STORED_ENDS.get(end, "")
+        if (scaled := _SCALES.fullmatch(path)) is not None:
+            part = "ffn_gate_inp" if scaled[2] == "scale" else "ffn_down_exps"
+            found = tensors.get(f"blk.{scaled[1]}.{part}.scale")
+            if found is not None:
+                return dequantize(found.data, found.tensor_type)
         stored = stored_names.get_name(known, try_suffixes=(".weight", ".bias"))
         if stored is None or stored not in tensors:
             raise CheckpointError(f"{checkpoint.place}: no tensor of {path} (in GGUF {stored})")
@@ -76,7 +83,9 @@ def _weights(
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         own = _table_name(name, shared=checkpoint.architecture.experts is not None)
-        if ".experts." in own or own.endswith("gate_up_proj"):
+        if ".experts." in own and architecture == "gemma4":
+            values = read(f"{name}.weight")
+        elif ".experts." in own or own.endswith("gate_up_proj"):
             values = _stacked(own, read, in_turns=checkpoint.family.experts_in_turns)
         else:
             values = read(own)
@@ -120,13 +129,13 @@ def _restored(values: Values, name: str, checkpoint: Checkpoint) -> Values:
     architecture = str(config.gguf_architecture)
     if architecture.startswith("qwen35"):
         return _restored_delta_net(values, name, recurrence)
-    if architecture.startswith("gemma") and name.endswith("norm.weight"):
+    if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
         return values - 1
     if name.endswith((".conv.conv.weight", ".mamba.conv1d.weight", ".mixer.conv1d.weight")):
         return np.array(values[:, None])
     if re.search(r"\.(mamba|mixer)\.(A_log|D|norm\.weight)$", name):
         return np.array((np.log(-values) if name.endswith("A_log") else values).reshape(-1))
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    heads = {"q_proj": checkpoint.architecture.heads, "k_proj": checkpoint.architecture.kv_heads}
     if architecture in _INTERLEAVED and (found := heads.get(name.split(".")[-2])):
         per_head = values.reshape(found, values.shape[0] // found, *values.shape[1:])
         return np.concatenate([per_head[:, 0::2], per_head[:, 1::2]], axis=1).reshape(values.shape)

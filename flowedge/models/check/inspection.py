@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flowedge.models.architecture import EMBEDDING, FINAL_NORM, LM_HEAD
-from flowedge.models.attention.kv_store import kv_row_bytes
+import torch
+
+from flowedge.models.architecture import EMBEDDING, FINAL_NORM, LAYER_INPUTS, LM_HEAD, Architecture
+from flowedge.models.attention.kv_store import KvFormat, kv_row_bytes
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.files.config_support import max_positions
 from flowedge.models.host.payloads import DTYPES
+from flowedge.models.lm_head import layer_input_bytes
 from flowedge.models.loading import checkpoint_quant, layer_bytes
 from flowedge.models.quant.quantize import QUANTISATIONS
 from flowedge.models.recurrent.row_states import session_bytes
@@ -26,9 +29,10 @@ class ModelSizes:
         stored_quant: the quantisation that the checkpoint itself is stored in.
         stored_by: the method that stored its weights as integers, such as GPTQ; "" for others.
         layer_bytes: the bytes of each layer, by quantisation.
-        embedding_bytes: by quantisation. norm_bytes: bytes in `dtype`.
+        embedding_bytes: of all that embeds tokens, by quantisation. norm_bytes: bytes in `dtype`.
         head_bytes: by quantisation, also of a tied head: draft node and first stage are different devices.
-        kv_bytes: the bytes of one token's keys and values in one layer, by dtype; "int8" is the format.
+        kv_bytes: the bytes of one token's keys and values in each layer, by dtype; "int8" is the format. A
+            layer that reads those of an earlier one has none.
         recurrent_layers: indices of the layers that have a state in place of keys and values.
         attending_layers: indices of the layers that have keys and values.
         state_bytes: the bytes of one session in one of these layers.
@@ -48,7 +52,7 @@ class ModelSizes:
     embedding_bytes: dict[str, int]
     norm_bytes: int
     head_bytes: dict[str, int]
-    kv_bytes: dict[str, int]
+    kv_bytes: dict[str, list[int]]
     recurrent_layers: list[int]
     attending_layers: list[int]
     state_bytes: int
@@ -73,6 +77,10 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
         {quant: table_bytes(checkpoint, name, dtype, "cpu", quant) for quant in resolved}
         for name in (checkpoint.embedding_name, checkpoint.head_name)
     )
+    if checkpoint.architecture.layer_input:
+        embedding = {
+            quant: size + layer_input_bytes(checkpoint, dtype, quant) for quant, size in embedding.items()
+        }
     net = checkpoint.architecture.recurrence
     return ModelSizes(
         model_type=str(config.model_type),
@@ -90,8 +98,8 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
         norm_bytes=int(config.hidden_size * dtype.itemsize),
         head_bytes=head,
         kv_bytes={
-            **{name: kv_row_bytes(config, kv) for name, kv in DTYPES.items()},
-            "int8": kv_row_bytes(config, dtype, "int8"),
+            **{name: _kv_bytes(checkpoint.architecture, each) for name, each in DTYPES.items()},
+            "int8": _kv_bytes(checkpoint.architecture, dtype, "int8"),
         },
         recurrent_layers=list(filter(checkpoint.architecture.is_recurrent, range(len(by_layer)))),
         attending_layers=list(filter(checkpoint.architecture.attends, range(len(by_layer)))),
@@ -99,7 +107,18 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
     )
 
 
+def _kv_bytes(architecture: Architecture, dtype: torch.dtype, kv: KvFormat = "native") -> list[int]:
+    """The bytes of a token's keys and values in each layer."""
+    layers = range(len(architecture.key_layers))
+    own = [
+        architecture.key_layers[layer] == layer and not architecture.is_recurrent(layer) for layer in layers
+    ]
+    return [
+        kv_row_bytes([architecture.key_heads(layer)] if own[layer] else [], dtype, kv) for layer in layers
+    ]
+
+
 def _count(checkpoint: Checkpoint) -> int:
     """The number of the decoder's parameters; a checkpoint may hold other models beside it."""
-    own = ("model.layers.", EMBEDDING, FINAL_NORM, LM_HEAD)
+    own = ("model.layers.", EMBEDDING, FINAL_NORM, LM_HEAD, *LAYER_INPUTS)
     return sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names if name.startswith(own))

@@ -70,7 +70,7 @@ def _name_gguf_tensors(
     model: ModelConfig, files: TensorFiles, place: Path, architecture: object
 ) -> dict[str, StoredTensor]:
     shapes = {stored: tuple(files.handle(stored).shape) for stored in files.paths}
-    heads, kv_heads = int(model.config.num_attention_heads), int(model.config.num_key_value_heads)
+    heads, kv_heads = model.architecture.heads, model.architecture.kv_heads
     try:
         layers = int(model.config.num_hidden_layers)
         return module_tensors(architecture_of(architecture), shapes, heads, kv_heads, layers)

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from flowedge.models.architecture import Architecture
 from flowedge.models.attention.attention import SeenKeys
 from flowedge.models.attention.draft_rows import draft_depths, visible_drafts
-from flowedge.models.attention.kv_store import KeyValueStore, new_store, store_shape
+from flowedge.models.attention.kv_store import KeyValueStore, new_store
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.attention.ordered_plan import CachedPaths
 from flowedge.models.block import LayerBlock
@@ -48,7 +49,17 @@ def is_recordable(checkpoint: Checkpoint, start: int, stop: int) -> bool:
     layers, architecture = range(start, stop), checkpoint.architecture
     chosen_on_host = any(map(architecture.has_experts, layers)) or any(map(architecture.is_recurrent, layers))
     attend = all(map(architecture.attends, layers))
-    return fixed_rope_length(checkpoint.config) is None and attend and not chosen_on_host
+    alike = attend and not _unlike(architecture)
+    return fixed_rope_length(checkpoint.config) is None and alike and not chosen_on_host
+
+
+def _unlike(architecture: Architecture) -> str:
+    """Why static tensors do not hold what layers read; empty where they do."""
+    if architecture.full_heads is not None:
+        return "the heads of keys differ between its layers"
+    if architecture.layer_input:
+        return "its layers are given rows of their own"
+    return "its layers read keys of earlier ones" if architecture.has_shared_keys else ""
 
 
 LAYERS_PER_PIECE = 4
@@ -285,7 +296,7 @@ class BlockDecoding:
         exactness = block.exactness
         self._sizes: AttentionSizes | None = None if exactness is None else exactness.attention
         self._counts = static_rows(None if exactness is None else exactness.row_counts)
-        self._row_bytes = KVCache.bytes_per_row(block.config, block.num_layers, block.dtype, block.kv)
+        self._row_bytes = block.row_bytes
         self._pool = StorePool(_store_maker(block))
         self._forwards: HeldForwards[StaticForward] = HeldForwards(
             f"layers {block.start} to {block.stop - 1} run", uncaptured
@@ -351,10 +362,10 @@ class BlockDecoding:
 
 def _store_maker(block: LayerBlock) -> Callable[[int], KeyValueStore]:
     """Return a function that allocates stores, and does not refer to the block."""
-    config, layers, dtype, device, kv = block.config, block.num_layers, block.dtype, block.device, block.kv
+    heads, dtype, device, kv = block.cached_heads, block.dtype, block.device, block.kv
 
     def new(rows: int) -> KeyValueStore:
-        return new_store(store_shape(config, layers, rows), dtype, device, kv)
+        return new_store(heads, rows, dtype, device, kv)
 
     return new
 
@@ -369,7 +380,7 @@ def unsuited(block: LayerBlock) -> str:
         return "some of its layers have an MLP alone"
     if any(isinstance(module, ExpertLinears) for layer in block.layers for module in layer.modules()):
         return "the host has to know the experts that rows choose"
-    return ""
+    return _unlike(block.architecture)
 
 
 def capture_decoding(block: LayerBlock) -> None:

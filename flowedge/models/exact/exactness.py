@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import nn
 
-from flowedge.models.architecture import LinearRecurrence, head_size
+from flowedge.models.architecture import KeyHeads, LinearRecurrence
 from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.decoder_layer import DecoderLayer
@@ -51,28 +52,46 @@ class ExactProbe:
 
 @torch.inference_mode()
 def try_exactness(
-    layers: Sequence[DecoderLayer], config: Any, rotary: Rotary, dtype: torch.dtype, device: torch.device
+    layers: Sequence[DecoderLayer],
+    rotary: Rotary,
+    dtype: torch.dtype,
+    device: torch.device,
+    others: Sequence[nn.Module] = (),
 ) -> ExactProbe:
     """Test on their device whether layers can compute exact rows; takes milliseconds to a few seconds.
 
     Experts are left with the numbers of rows that were found.
+
+    others: linear layers beside those of the decoder layers.
     """
-    heads, kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
-    sizes = attention_sizes(device, kv_heads, heads // kv_heads, head_size(config))
+    architecture = layers[0].architecture
+    kinds = dict.fromkeys(layer.self_attn.key_heads for layer in layers if not layer.is_recurrent)
+    sizes = _attention_sizes(device, architecture.heads, list(kinds) or [architecture.usual_heads])
     if sizes is None:
         return ExactProbe(None, f"float32 products on {device} add up in an order that depends on the rows")
-    counts = product_counts((module for layer in layers for module in layer.modules()), dtype, device)
+    modules = itertools.chain(others, *(layer.modules() for layer in layers))
+    counts = product_counts(modules, dtype, device)
     if counts is None:
         return ExactProbe(None, f"products of {dtype} on {device} depend on the number of rows")
     for index, layer in enumerate(layers):
         _configure(layer, counts)
         if (index == 0 or _signature(layer) != _signature(layers[index - 1])) and not _rows_are_equal(
-            layer, index, rotary, counts, (int(config.hidden_size), dtype, device)
+            layer, index, rotary, counts, (architecture.hidden, dtype, device)
         ):
             for changed in layers:
                 _configure(changed, ANY_COUNT)
             return ExactProbe(None, f"a layer's rows on {device} depend on their number or place")
     return ExactProbe(Exactness(counts, sizes))
+
+
+def _attention_sizes(device: torch.device, heads: int, kinds: Sequence[KeyHeads]) -> AttentionSizes | None:
+    """The sizes for layers with all these heads of keys; None where one of them has none."""
+    found = [attention_sizes(device, kind.count, heads // kind.count, kind.size) for kind in kinds]
+    sizes = [each for each in found if each is not None]
+    if len(sizes) < len(found):
+        return None
+    groups = [each.group_rows for each in sizes if each.group_rows is not None]
+    return AttentionSizes(max(each.least_queries for each in sizes), min(groups, default=None))
 
 
 def _configure(layer: DecoderLayer, counts: RowCounts) -> None:
@@ -102,6 +121,8 @@ class _RowsAlone:
         kv_heads: int,
         scoring: Scoring,  # noqa: ARG002
     ) -> torch.Tensor:
+        if not len(self._values):  # the keys are of an earlier layer
+            return query
         return self._values.repeat_interleave(query.shape[1] // kv_heads, dim=1)
 
     def update(self, layer: RecurrentLayer, inputs: torch.Tensor) -> torch.Tensor:
@@ -128,7 +149,8 @@ def _rows_are_equal(
     hidden_size, dtype, device = like
     most = min(counts.most, _MOST_COMPARED)
     generator = torch.Generator().manual_seed(3)
-    hidden = torch.randn((counts.padded(most), hidden_size), generator=generator)
+    given = layer.architecture.layer_input
+    hidden = torch.randn((counts.padded(most), hidden_size + given), generator=generator)
     hidden = hidden.to(device=device, dtype=dtype)
     positions = torch.arange(len(hidden), device=device)
 
@@ -137,7 +159,9 @@ def _rows_are_equal(
         padded, padded_at = pad_rows(rows, count), pad_rows(at, count)
         (on_host,) = to_host(padded_at)
         rotation = rotary(padded_at, on_host, dtype)[index]
-        output: torch.Tensor = layer(padded, _RowsAlone(), rotation)
+        own = padded[:, hidden_size:] if given else None
+        entered = padded[:, :hidden_size].contiguous()
+        output: torch.Tensor = layer(entered, _RowsAlone(), rotation, own)
         return output[: len(rows)]
 
     reference = compute(hidden, positions)

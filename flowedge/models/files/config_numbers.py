@@ -13,6 +13,7 @@ MAX_EXPERTS = 4096
 _MAX_LIST = 65_536  # entries of a list, for each layer or for half of the values of a head
 _MAX_TEXT = 65_536
 _MAX_TOKEN = (1 << 31) - 1
+_MAX_DIGITS = 5  # of a layer's index
 _MAX_ENDS = 1024  # tokens that end an answer
 
 # Field -> least and most value of an integer. Published models are far below.
@@ -60,6 +61,12 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "topk_group": (1, MAX_EXPERTS),
     "conv_L_cache": (1, 64),
     "num_dense_layers": (0, MAX_LAYERS),
+    "global_head_dim": (2, 1 << 14),
+    "num_global_key_value_heads": (1, 4096),
+    "num_kv_shared_layers": (0, MAX_LAYERS),
+    "hidden_size_per_layer_input": (0, 1 << 14),
+    "vocab_size_per_layer_input": (1, 1 << 24),
+    "top_k_experts": (1, MAX_EXPERTS),
     "block_multiple_of": (1, 1 << 20),
     "draft_vocab_size": (1, 1 << 24),
     "target_hidden_size": (1, 1 << 17),
@@ -117,6 +124,9 @@ _BOOLEAN = frozenset(
         "use_conv_bias",
         "block_auto_adjust_ff_dim",
         "bias",
+        "attention_k_eq_v",
+        "enable_moe_block",
+        "use_double_wide_mlp",
     }
 )
 _TEXT = frozenset(
@@ -140,6 +150,7 @@ _WHOLES: dict[str, tuple[int, int]] = {"mlp_only_layers": (0, MAX_LAYERS), "no_r
 _REALS = frozenset({"short_factor", "long_factor"})
 # Objects with fields of these names, at any depth.
 _OBJECTS = frozenset({"rope_parameters", "rope_scaling", "full_attention", "sliding_attention"})
+_OF_LAYERS = "per_layer_config"  # an object that has objects with fields of these names, by the layer's index
 # Fields that libraries cannot do without; null stands for a default in all others.
 _NEVER_NULL = frozenset(
     {
@@ -187,10 +198,16 @@ def check_token_ids(value: object, field: str, path: Path | str) -> list[int]:
 def _check_value(name: str, value: object, path: Path | str, field: str) -> None:
     if name in _TOKENS:
         check_token_ids(value, field, path)
-    elif name in _OBJECTS:
+    elif name in _OBJECTS or name == _OF_LAYERS:
         if not isinstance(value, dict):
             raise _wrong(path, field, value, "an object")
-        check_values(value, path, field)
+        if name in _OBJECTS:
+            check_values(value, path, field)
+            return
+        for layer, own in value.items():
+            if not (layer.isdecimal() and len(layer) <= _MAX_DIGITS and isinstance(own, dict)):
+                raise _wrong(path, f"{field}.{layer[:80]}", own, "an object at the index of a layer")
+            check_values(own, path, f"{field}.{layer}")
     elif (expected := _expected_scalar(name, value) or _expected_list(name, value)) is not None:
         raise _wrong(path, field, value, expected)
 

@@ -6,12 +6,21 @@ import math
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import MLP_KINDS, RECURRENT, SLIDING, Family, LinearRecurrence, Mamba2
+from flowedge.models.architecture import (
+    MLP_KINDS,
+    RECURRENT,
+    SLIDING,
+    Family,
+    LinearRecurrence,
+    Mamba2,
+    key_heads,
+)
 from flowedge.models.files.config_numbers import MAX_LAYERS
 
 FULL = "full_attention"
 # RoPE types whose angles are a function of a row's own position.
 _FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
+_PROPORTIONAL = "proportional"  # of Gemma 4's layers without a window, likewise
 # RoPE types whose frequencies change with the longest position of a forward, from `fixed_rope_length` on.
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
@@ -55,23 +64,29 @@ def max_positions(config: Any) -> int:
 def check_config(family: Family, config: Any) -> None:
     """Check that FlowEdge supports what a config asks for."""
     _check_heads(config)
+    if family.key_layers is not None:
+        _check_gemma4(config)
     _check_experts(family, config)
     if family.recurrence is not None:
         _check_recurrent_layers(family, config)
     for rope in rope_by_layer_type(config).values():
         kind = rope.get("rope_type", "default")
-        if kind not in _FIXED_ROPE | _LENGTH_DEPENDENT_ROPE:
-            known = ", ".join(sorted(_FIXED_ROPE | _LENGTH_DEPENDENT_ROPE))
+        supported = _FIXED_ROPE | _LENGTH_DEPENDENT_ROPE
+        if family.key_layers is not None:
+            supported |= {_PROPORTIONAL}
+        if kind not in supported:
+            known = ", ".join(sorted(supported))
             raise CheckpointError(f"RoPE scaling {kind!r} is not supported; supported types: {known}")
     if (kind := getattr(config, "position_embedding_type", None)) not in (None, "nope", "rope"):
         raise CheckpointError(f"position_embedding_type is {kind!r}; supported: nope, rope")
-    if getattr(config, "use_bidirectional_attention", None):
+    # "vision" is about images, and none are read.
+    if getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision"):
         raise CheckpointError("bidirectional attention (use_bidirectional_attention) is not supported")
     if not family.attention_softcap and getattr(config, "attn_logit_softcapping", None) is not None:
         raise CheckpointError(
             f"attn_logit_softcapping is set, which transformers' {family.prefix} layers do not apply"
         )
-    if family.multimodal and family.logits_softcap(config) is not None:
+    if family.module == "gemma3" and family.multimodal and family.logits_softcap(config) is not None:
         raise CheckpointError(
             f"final_logit_softcapping is set, which transformers' multimodal {family.prefix} does not apply"
         )
@@ -79,13 +94,17 @@ def check_config(family: Family, config: Any) -> None:
 
 
 def _check_heads(config: Any) -> None:
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     if config.num_hidden_layers > MAX_LAYERS:
         raise CheckpointError(
             f"there are {config.num_hidden_layers} layers; at most {MAX_LAYERS} are supported"
         )
-    if min(heads, kv_heads, config.num_hidden_layers, config.hidden_size) < 1 or heads % kv_heads:
-        raise CheckpointError(f"{heads} attention heads cannot share {kv_heads} KV heads evenly")
+    varied = getattr(config, "per_layer_attributes", None) or set()
+    if other := varied - {"head_dim", "num_key_value_heads"}:
+        raise CheckpointError(f"per_layer_config sets {', '.join(sorted(other))}, which is not supported")
+    heads = config.num_attention_heads
+    for kv_heads in dict.fromkeys(each.count for each in key_heads(config)):
+        if min(heads, kv_heads, config.num_hidden_layers, config.hidden_size) < 1 or heads % kv_heads:
+            raise CheckpointError(f"{heads} attention heads cannot share {kv_heads} KV heads evenly")
 
 
 def _check_experts(family: Family, config: Any) -> None:
@@ -99,6 +118,30 @@ def _check_experts(family: Family, config: Any) -> None:
         raise CheckpointError(
             f"num_experts_per_tok is {experts.chosen}, and there are {experts.count} experts"
         )
+
+
+def _check_gemma4(config: Any) -> None:
+    shared, layers, kinds = config.num_kv_shared_layers, config.num_hidden_layers, config.layer_types
+    if shared and (shared >= layers or set(kinds[layers - shared :]) - set(kinds[: layers - shared])):
+        raise CheckpointError(
+            f"num_kv_shared_layers is {shared}, and before the last {shared} of {layers} layers there is no "
+            "layer of each of their types, whose keys they could read"
+        )
+    rows = getattr(config, "vocab_size_per_layer_input", config.vocab_size)
+    if getattr(config, "hidden_size_per_layer_input", 0) and rows < config.vocab_size:
+        raise CheckpointError(
+            f"vocab_size_per_layer_input is {rows}, fewer than the {config.vocab_size} tokens of vocab_size"
+        )
+    if getattr(config, "enable_moe_block", False):
+        sizes = {
+            name: getattr(config, name) for name in ("num_experts", "top_k_experts", "moe_intermediate_size")
+        }
+        if missing := [name for name, value in sizes.items() if not value]:
+            raise CheckpointError(f"enable_moe_block is set and {missing[0]} is not")
+        if sizes["top_k_experts"] > sizes["num_experts"]:
+            raise CheckpointError(
+                f"top_k_experts is {sizes['top_k_experts']}, and there are {sizes['num_experts']} experts"
+            )
 
 
 def _check_recurrent_layers(family: Family, config: Any) -> None:

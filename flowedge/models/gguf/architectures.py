@@ -7,7 +7,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import EMBEDDING, FINAL_NORM, LM_HEAD, MTP_PREFIX, layer_prefix
+from flowedge.models.architecture import (
+    EMBEDDING,
+    FINAL_NORM,
+    LAYER_EMBEDDING,
+    LAYER_INPUT_NORM,
+    LAYER_PROJECTION,
+    LM_HEAD,
+    MTP_PREFIX,
+    layer_prefix,
+)
 from flowedge.models.files.config_numbers import MAX_EXPERTS, MAX_LAYERS
 from flowedge.models.files.stored_tensors import StoredTensor
 
@@ -27,7 +36,9 @@ _FACTORS = frozenset({ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS})
 # Rotary frequencies that the first converters copied for each layer; they follow from the config.
 _COPIED_FREQUENCIES = re.compile(r"blk\.\d{1,5}\.attn_rot_embd(\.weight)?")
 _INDEX = re.compile(r"blk\.(\d{1,5})\.")
-_LAYER = re.compile(r"blk\.(\d{1,5})\.([a-z_]+(?:1d)?|shortconv\.[a-z_]+)(?:\.(\d{1,5}))?\.(weight|bias)")
+_LAYER = re.compile(
+    r"blk\.(\d{1,5})\.([a-z_]+(?:1d|[12])?|shortconv\.[a-z_]+)(?:\.(\d{1,5}))?\.(weight|bias|scale)"
+)
 _STACKED = {
     "ffn_gate_exps": ("gate_proj",),
     "ffn_up_exps": ("up_proj",),
@@ -97,6 +108,28 @@ _FOUR_NORMS = {
 }
 
 
+_GEMMA4 = {
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "ffn_gate_inp": "router.proj",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+}
+_GEMMA4_MODEL = {
+    "per_layer_token_embd.weight": LAYER_EMBEDDING,
+    "per_layer_model_proj.weight": LAYER_PROJECTION,
+    "per_layer_proj_norm.weight": LAYER_INPUT_NORM,
+}
+# Of the router, too; the weights of experts are scaled where llama.cpp scales what experts give.
+_GEMMA4_PARAMETERS = {
+    "layer_output_scale.weight": "layer_scalar",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+}
+
+
 @dataclass(frozen=True)
 class GGUFArchitecture:
     """How files of one `general.architecture` store a model.
@@ -107,6 +140,8 @@ class GGUFArchitecture:
         parameters: the path of a parameter in its decoder layer, by the whole name in the file.
         norm_offset: the value that the file adds to the weights of norms, but those of gated delta nets.
         drafts: whether layers behind those of the model may predict further tokens; the first is read.
+        model: the tensors that belong to no layer, by their names in the file.
+        experts: the path of the experts in a decoder layer.
     """
 
     name: str
@@ -115,6 +150,8 @@ class GGUFArchitecture:
     paired: bool = False
     norm_offset: float = 0.0
     drafts: bool = False
+    model: Mapping[str, str] = field(default_factory=lambda: _MODEL)
+    experts: str = "mlp.experts"
 
 
 ARCHITECTURES = {
@@ -157,6 +194,13 @@ ARCHITECTURES = {
         ),
         GGUFArchitecture("gemma2", _ATTENTION | _MLP | _FOUR_NORMS, norm_offset=1.0),
         GGUFArchitecture("gemma3", _ATTENTION | _MLP | _FOUR_NORMS | _HEAD_NORMS, norm_offset=1.0),
+        GGUFArchitecture(
+            "gemma4",
+            _ATTENTION | _MLP | _FOUR_NORMS | _HEAD_NORMS | _GEMMA4,
+            model=_MODEL | _GEMMA4_MODEL,
+            experts="experts",
+            parameters=_GEMMA4_PARAMETERS,
+        ),
         GGUFArchitecture(
             "phi3",
             {
@@ -241,12 +285,10 @@ def _places(
 ) -> dict[str, StoredTensor]:
     is_norm = stored.endswith("_norm.weight") and not stored.endswith(".ssm_norm.weight")
     added = architecture.norm_offset if is_norm else 0.0
-    if stored in _MODEL:
-        return {_MODEL[stored]: StoredTensor(stored, added=added)}
-    match = _OF_HEADS.fullmatch(stored) if "ssm_out" in architecture.modules else None
-    if match is not None and ("ssm_in" in architecture.modules or match[2] != "ssm_d"):
-        place = StoredTensor(stored, log_negated=match[2] == "ssm_a", flat=True)
-        return {f"{layer_prefix(int(match[1]))}linear_attn.{_HEAD_NAMES[match[2]]}": place}
+    if stored in architecture.model:
+        return {architecture.model[stored]: StoredTensor(stored, added=added)}
+    if (of_heads := _of_heads(architecture, stored)) is not None:
+        return of_heads
     match = _LAYER.fullmatch(stored)
     if match is None:
         raise _unknown(architecture, stored)
@@ -256,11 +298,11 @@ def _places(
     if expert is None and (parameter := architecture.parameters.get(f"{part}.{suffix}")):
         return {f"{layer}{parameter}": StoredTensor(stored)}
     if part in _STACKED and has_experts and expert is None:
-        return _experts(f"{layer}mlp.experts.", stored, shape, _STACKED[part], suffix)
+        return _experts(f"{layer}{architecture.experts}.", stored, shape, _STACKED[part], suffix)
     if part in _SINGLE_EXPERT and has_experts and expert is not None and suffix == "weight":
-        name = f"{layer}mlp.experts.{int(expert)}.{_SINGLE_EXPERT[part]}.weight"
+        name = f"{layer}{architecture.experts}.{int(expert)}.{_SINGLE_EXPERT[part]}.weight"
         return {name: StoredTensor(stored)}
-    if part not in architecture.modules or expert is not None:
+    if part not in architecture.modules or expert is not None or suffix == "scale":
         raise _unknown(architecture, stored)
     paired = {"attn_q": heads, "attn_k": kv_heads}.get(part, 0) if architecture.paired else 0
     if paired and shape[0] % (2 * paired):
@@ -268,6 +310,15 @@ def _places(
     axis = _WITHOUT_AXIS.get(part) if suffix == "weight" else None
     place = StoredTensor(stored, None, (0, 0), paired, added, axis=axis, flat=part == "ssm_norm")
     return {f"{layer}{architecture.modules[part]}.{suffix}": place}
+
+
+def _of_heads(architecture: GGUFArchitecture, stored: str) -> dict[str, StoredTensor] | None:
+    """The place of a tensor that has numbers of the heads of a recurrent layer; None for another tensor."""
+    match = _OF_HEADS.fullmatch(stored) if "ssm_out" in architecture.modules else None
+    if match is None or ("ssm_in" not in architecture.modules and match[2] == "ssm_d"):
+        return None
+    place = StoredTensor(stored, log_negated=match[2] == "ssm_a", flat=True)
+    return {f"{layer_prefix(int(match[1]))}linear_attn.{_HEAD_NAMES[match[2]]}": place}
 
 
 def _experts(

@@ -32,6 +32,7 @@ _TEXTS = frozenset(
         "<|endoftext|>",
         "<|end|>",
         "<end_of_turn>",
+        "<turn|>",
         "<end_of_utterance>",
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
         "<EOT>",
@@ -64,6 +65,7 @@ _SIZES_BY_LAYER = _LFM2 | _NEMOTRON | {"granitehybrid"}
 _PARTLY_ROTATED = frozenset({"phi3", "qwen35", "qwen35moe"}) | _NEMOTRON  # which does not rotate at all
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _GEMMA3_LOCAL_BASE = 10000.0
+_STOPPING = 1e29  # a divisor of a frequency that leaves no rotation
 # The context and the window of the Phi 3 models whose first files do not store the window.
 _PHI3_CONTEXT, _PHI3_WINDOW = 4096, 2047
 
@@ -99,6 +101,8 @@ class ModelFacts:
         """An integer above 0 that some files have for each layer, and 0 for layers of another kind."""
         metadata = self.metadata
         stored = metadata.values.get(metadata.architecture + key)
+        if metadata.architecture == "gemma4":
+            return self.by_layer(key)[0]
         if metadata.architecture not in _SIZES_BY_LAYER or not isinstance(stored, list):
             return metadata.count(key, default)
         counts = {value for value in stored if type(value) is int and value}
@@ -106,6 +110,21 @@ class ModelFacts:
             found = str(stored)[:80]
             raise CheckpointError(f"{metadata.architecture}{key} is {found}, not one number and zeros")
         return Metadata({key: counts.pop()}, "").count(key)
+
+    def by_layer(self, key: str) -> list[int]:
+        """A count for each layer, of which some files have a list and others one for all.
+
+        Raises:
+            CheckpointError: when it is neither.
+        """
+        metadata, layers = self.metadata, self.metadata.layers
+        stored = metadata.values.get(metadata.architecture + key)
+        if not isinstance(stored, list):
+            return [metadata.count(key)] * layers
+        if len(stored) != layers:
+            name = f"{metadata.architecture}{key}"
+            raise CheckpointError(f"{name} has {len(stored)} entries for {layers} layers")
+        return [Metadata({key: value}, "").count(key) for value in stored]
 
     @property
     def vocab_size(self) -> int:
@@ -454,6 +473,86 @@ def _gemma3(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
+def _gemma4(facts: ModelFacts) -> dict[str, Any]:
+    """Gemma 4, of whose file the layers without a window have head sizes and angles of their own."""
+    metadata, layers = facts.metadata, facts.metadata.layers
+    kinds = _layer_types(metadata).get("layer_types")
+    if kinds is None or len(kinds) != layers:
+        key = "gemma4.attention.sliding_window_pattern"
+        raise CheckpointError(f"{key} does not say for each of {layers} layers whether it has a window")
+    full = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
+    key_heads, widths = facts.by_layer(".attention.head_count_kv"), facts.by_layer(".feed_forward_length")
+    near = [key_heads[layer] for layer in range(layers) if layer not in full] or key_heads
+    shared = metadata.count(".attention.shared_kv_layers", 0, least=0, most=layers - 1)
+    own = layers - shared
+    wide = bool(shared) and widths[own] == 2 * widths[0]
+    if widths != [widths[0]] * own + [widths[0] * (2 if wide else 1)] * shared:
+        raise CheckpointError(
+            "gemma4.feed_forward_length is not one width, doubled in layers that share keys or not"
+        )
+    head_size = metadata.count(".attention.key_length_swa")
+    for lengths, size in (("_length", facts.head_size), ("_length_swa", head_size)):
+        if metadata.count(f".attention.value{lengths}", size) != size:
+            raise CheckpointError(f"gemma4.attention.value{lengths} is not key{lengths}, which is {size}")
+    if metadata.count(".rope.dimension_count_swa", head_size) != head_size:
+        raise CheckpointError("gemma4.rope.dimension_count_swa is not attention.key_length_swa")
+    table, cap = facts.shapes.get("per_layer_token_embd.weight", ()), ".final_logit_softcapping"
+    return {
+        "model_type": "gemma4_text",
+        "layer_types": kinds,
+        "head_dim": head_size,
+        "num_key_value_heads": near[0],
+        "per_layer_config": {
+            str(layer): {"head_dim": facts.head_size, "num_key_value_heads": key_heads[layer]}
+            for layer in full
+        },
+        "attention_k_eq_v": any(
+            f"blk.{layer}.attn_v.weight" not in facts.shapes for layer in full if layer < own
+        ),
+        "num_kv_shared_layers": shared,
+        "use_double_wide_mlp": wide,
+        "rope_parameters": {
+            "full_attention": _proportional(facts),
+            "sliding_attention": {
+                "rope_type": "default",
+                "rope_theta": metadata.number(".rope.freq_base_swa", _GEMMA3_LOCAL_BASE),
+            },
+        },
+        "sliding_window": metadata.count(".attention.sliding_window"),
+        "hidden_size_per_layer_input": metadata.count(".embedding_length_per_layer_input", 0, least=0),
+        "vocab_size_per_layer_input": table[0] if len(table) == 2 else facts.vocab_size,
+        "final_logit_softcapping": metadata.number(cap) if metadata.has(cap) else None,
+        **_gemma4_experts(metadata),
+    }
+
+
+def _gemma4_experts(metadata: Metadata) -> dict[str, Any]:
+    if not metadata.count(".expert_count", 0, least=0):
+        return {"enable_moe_block": False}
+    sizes = _expert_sizes(metadata)
+    return {"enable_moe_block": True, "top_k_experts": sizes.pop("num_experts_per_tok"), **sizes}
+
+
+def _proportional(facts: ModelFacts) -> dict[str, Any]:
+    """The rotary parameters of layers without a window: the file's factors stop the frequencies behind some.
+
+    Raises:
+        CheckpointError: when the factors are others.
+    """
+    factors = facts.factors(ROPE_FACTORS)
+    if factors is None:
+        raise CheckpointError(f"tensor {ROPE_FACTORS} is missing")
+    rotated = sum(factor == 1 for factor in factors)
+    stops = [1.0] * rotated == list(factors[:rotated]) and all(f >= _STOPPING for f in factors[rotated:])
+    if len(factors) != facts.head_size // 2 or not rotated or not stops:
+        raise CheckpointError(f"{ROPE_FACTORS} is not {facts.head_size // 2} factors, first 1 and then 1e30")
+    return {
+        "rope_type": "proportional",
+        "rope_theta": facts.metadata.number(".rope.freq_base"),
+        "partial_rotary_factor": rotated / len(factors),
+    }
+
+
 def _layer_types(metadata: Metadata) -> dict[str, Any]:
     """The kind of each layer, where the file stores whether it has a window; otherwise the family's rule."""
     windowed = metadata.values.get(f"{metadata.architecture}.attention.sliding_window_pattern")
@@ -524,5 +623,6 @@ _SPECIAL: dict[str, Callable[[ModelFacts], dict[str, Any]]] = {
     "qwen35moe": _qwen35_moe,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
     "phi3": _phi3,
 }

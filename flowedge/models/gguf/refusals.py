@@ -22,7 +22,7 @@ _GRANITE = frozenset({"granite", "granitehybrid"})
 _MISTRAL3 = frozenset({"mistral3"})
 _QWEN35 = frozenset({"qwen35", "qwen35moe"})
 _NEMOTRON_MOE = frozenset({"nemotron_h_moe"})
-_GEMMA = frozenset({"gemma2", "gemma3"})
+_GEMMA = frozenset({"gemma2", "gemma3", "gemma4"})
 _NOBODY: frozenset[str] = frozenset()
 # Key -> the values that change nothing, and the architectures whose config reads the key.
 _NEUTRAL: dict[str, tuple[tuple[Value, ...], frozenset[str]]] = {
@@ -31,7 +31,7 @@ _NEUTRAL: dict[str, tuple[tuple[Value, ...], frozenset[str]]] = {
     ".attention.max_alibi_bias": ((0,), _NOBODY),
     ".attention.output_scale": ((0, 1), _NOBODY),
     ".attention.scale": ((0,), _GRANITE),
-    ".attention.shared_kv_layers": ((0,), _NOBODY),
+    ".attention.shared_kv_layers": ((0,), frozenset({"gemma4"})),
     ".attention.temperature_length": ((0,), _NOBODY),
     ".attention.temperature_scale": ((0,), _MISTRAL3),
     ".attn_logit_softcapping": ((0,), frozenset({"gemma2"})),

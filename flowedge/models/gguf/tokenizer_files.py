@@ -21,7 +21,8 @@ from flowedge.models.gguf.header import Value
 from flowedge.models.gguf.metadata import Metadata
 from flowedge.models.gguf.split_rules import COMPOSED, WHOLE_WORDS, split_rule
 
-_MODELS = ("gpt2", "llama")
+_GEMMA4 = "gemma4"  # pieces of SentencePiece with a list of merges
+_MODELS = ("gpt2", "llama", _GEMMA4)
 # Architectures whose vocabularies of SentencePiece treat spaces by a rule of their own.
 _OWN_SPACES = frozenset({"gemma2", "gemma3", "phi3"})
 _SPACE = "\u2581"  # stands for a space in vocabularies of SentencePiece
@@ -78,6 +79,8 @@ def make_tokenizer(metadata: Metadata) -> Any:
     split = metadata.text("tokenizer.ggml.pre", "")
     if kind == "gpt2":
         backend = _byte_level(names, parts, split)
+    elif kind == _GEMMA4:
+        backend, _ = convert_gguf_tokenizer(metadata.architecture, parts)
     else:
         backend = _sentencepiece(metadata.architecture, names, parts)
     values = metadata.values

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
 
-from flowedge.models.attention.kv_store import Int8Store, KeyValueStore
+from flowedge.models.attention.kv_store import Int8Store, KeyValueStore, PlainStore
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.kernels.layer import FREE_ROWS, KernelLayer, KernelNorm
 from flowedge.models.kernels.rotation_table import Rotations, RotationTable
@@ -52,7 +52,7 @@ class KernelBlock:
             *(ctypes.pointer(layer.structure) for layer in self._layers)
         )
         self._recurrent = [index for index, layer in enumerate(layers) if layer.is_recurrent]
-        self._attending = [index for index, layer in enumerate(layers) if layer.attends]
+        self._places = _places(layers)
         self._norm = None if norm is None else KernelNorm(norm)
         self._known: WeakKeyDictionary[KeyValueStore, ctypes.Array[CacheFields]] = WeakKeyDictionary()
 
@@ -62,17 +62,20 @@ class KernelBlock:
         sessions: Sequence[KernelRows],
         should_abort: Callable[[], bool],
         taps: Sequence[int] = (),
+        given: torch.Tensor | None = None,
+        copies: Mapping[int, torch.Tensor] | None = None,
     ) -> torch.Tensor | None:
         """Compute rows [rows, hidden] in place, and store their keys and values.
 
         Args:
             sessions: the rows of each session, in the order of `hidden`, as `cached_rows` returns them.
             taps: indices of layers, ascending, whose inputs are appended to the rows of the result.
+            given, copies: as of KernelRun; contiguous.
 
         Returns:
             [rows, hidden * (1 + taps)], or None after an abort.
         """
-        run = KernelRun(self._structures, self._rotations, hidden, sessions, self._recurrent)
+        run = KernelRun(self._structures, self._rotations, hidden, sessions, self._recurrent, given, copies)
         tapped = []
         for start, stop in self._pieces(len(hidden), taps):
             if should_abort():
@@ -103,24 +106,36 @@ class KernelBlock:
         updated: what the rows update in recurrent layers; None where there are none.
         """
         if store not in self._known:
-            self._known[store] = _caches(store, len(self._layers), self._attending)
+            self._known[store] = _caches(store, self._places)
         return KernelRows(paths, slot, self._known[store], updated)
 
 
-def _caches(store: KeyValueStore, layers: int, attending: Sequence[int]) -> ctypes.Array[CacheFields]:
-    """The keys and values of the layers with the indices `attending`."""
-    keys_values = store.kv
-    base, (by_layer, by_part) = keys_values.data_ptr(), keys_values.stride()[:2]
-    size, capacity = keys_values.itemsize, keys_values.shape[3]
-    is_int8 = isinstance(store, Int8Store)
-    kind = INT8 if is_int8 else FORMATS[keys_values.dtype]
-    scales = store.scale.data_ptr() if isinstance(store, Int8Store) else 0
-    own = (CacheFields * layers)()
-    per_part = keys_values.shape[2] * capacity * 4  # bytes of scales
-    for stored, layer in enumerate(attending):
-        keys = base + stored * by_layer * size
-        at = scales + 2 * stored * per_part if is_int8 else None
-        own[layer] = CacheFields(
-            kind, keys, keys + by_part * size, at, at + per_part if at else None, capacity
-        )
+def _places(layers: Sequence[DecoderLayer]) -> list[int | None]:
+    """The place of each layer's keys and values in a store of the block; None for a layer without attention.
+
+    Every layer of a store is read by a layer of the block, so that places follow from the order.
+    """
+    read = sorted({layer.self_attn.cache_index for layer in layers if layer.attends})
+    return [read.index(layer.self_attn.cache_index) if layer.attends else None for layer in layers]
+
+
+def _caches(store: KeyValueStore, places: Sequence[int | None]) -> ctypes.Array[CacheFields]:
+    """The keys and values of each layer that has a place in the store."""
+    own = (CacheFields * len(places))()
+    for layer, place in enumerate(places):
+        if place is not None:
+            own[layer] = _cache(*store.store_of(place))
     return own
+
+
+def _cache(store: PlainStore | Int8Store, index: int) -> CacheFields:
+    keys_values = store.kv
+    by_layer, by_part = keys_values.stride()[:2]
+    size, capacity = keys_values.itemsize, keys_values.shape[3]
+    keys = keys_values.data_ptr() + index * by_layer * size
+    values = keys + by_part * size
+    if not isinstance(store, Int8Store):
+        return CacheFields(FORMATS[keys_values.dtype], keys, values, None, None, capacity)
+    per_part = keys_values.shape[2] * capacity * 4  # bytes of scales
+    scales = store.scale.data_ptr() + 2 * index * per_part
+    return CacheFields(INT8, keys, values, scales, scales + per_part, capacity)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from flowedge.device.kernel_library import library
-from flowedge.models.architecture import Architecture
+from flowedge.models.architecture import Architecture, Experts
 from flowedge.models.decoder_layer import DecoderLayer, GatedMlp, GroupedAttention
-from flowedge.models.experts import MixtureMlp, Router
+from flowedge.models.experts import ExpertLinears, MixtureMlp, Router
 from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear, rounding
 from flowedge.models.kernels.structures import (
     FORMATS,
@@ -70,6 +70,7 @@ class KernelLayer:
             activation=_ACTIVATIONS[architecture.activation],
             format=FORMATS[dtype],
             ungated=not architecture.gated,
+            factor=float(layer.layer_scalar) if architecture.layer_factor else 0.0,
         )
         if layer.is_recurrent or layer.attends:
             fields.input_norm = self._norm(layer.input_layernorm)
@@ -101,9 +102,14 @@ class KernelLayer:
             fields.down = self._linear(mlp.down_proj)
             fields.intermediate = fields.down.width
         else:
-            mixture = self._mixture(mlp)
-            fields.mixture = ctypes.addressof(mixture)
-            self._kept.append(mixture)
+            self._put_mixture(fields, self._mixture(mlp))
+        if layer.has_experts_beside:
+            self._put_mixture(fields, self._experts_beside(fields, layer))
+        if architecture.layer_input:
+            fields.given = architecture.layer_input
+            fields.given_gate = self._linear(layer.per_layer_input_gate)
+            fields.given_output = self._linear(layer.per_layer_projection)
+            fields.given_norm = self._norm(layer.post_per_layer_input_norm)
 
     def _attention(
         self,
@@ -113,15 +119,22 @@ class KernelLayer:
         window: int | None,
         rotated: int,
     ) -> None:
-        fields.heads, fields.kv_heads = architecture.heads, architecture.kv_heads
-        fields.head_size, fields.window = architecture.head_size, window or 0
+        key_heads = attention.key_heads
+        fields.heads, fields.kv_heads = architecture.heads, key_heads.count
+        fields.head_size, fields.window = key_heads.size, window or 0
         fields.rotated = rotated if attention.rotates else 0
         fields.scaling, fields.softcap = architecture.scaling, architecture.softcap or 0.0
-        fields.gates = architecture.heads * architecture.head_size if architecture.output_gate else 0
+        fields.gates = architecture.heads * key_heads.size if architecture.output_gate else 0
+        fields.keys_as_values, fields.shares_keys = attention.keys_as_values, attention.shares_keys
+        fields.rounds_keys = attention.is_shared
+        if architecture.value_norm:
+            fields.value_norm = self._floats(torch.ones(key_heads.size))
         fields.output = self._linear(attention.o_proj)
         _fill(fields.qkv, [self._linear(part) for part in attention.projections])
         if architecture.query_key_norms:
-            fields.query_norm, fields.key_norm = self._norm(attention.q_norm), self._norm(attention.k_norm)
+            fields.query_norm = self._norm(attention.q_norm)
+            if not attention.shares_keys:
+                fields.key_norm = self._norm(attention.k_norm)
         if attention.sinks is not None:
             fields.sinks = self._floats(attention.sinks)
 
@@ -153,9 +166,34 @@ class KernelLayer:
         self._kept.append(fields)
         return ctypes.addressof(fields)
 
+    def _put_mixture(self, fields: LayerFields, mixture: MixtureFields) -> None:
+        fields.mixture = ctypes.addressof(mixture)
+        self._kept.append(mixture)
+
     def _mixture(self, mlp: MixtureMlp) -> MixtureFields:
-        sizes, shared = mlp.gate.experts, mlp.shared_expert
-        modules = [*mlp.experts.children(), *([] if shared is None else [shared])]
+        shared = mlp.shared_expert
+        fields = self._experts(mlp.gate.experts, mlp.gate, mlp.experts, shared)
+        if mlp.gate.choice_bias is not None:
+            fields.choice_bias = self._floats(mlp.gate.choice_bias)
+        fields.shared = shared is not None
+        if mlp.shared_expert_gate is not None:
+            fields.shared_gate = self._linear(mlp.shared_expert_gate)
+        return fields
+
+    def _experts_beside(self, fields: LayerFields, layer: DecoderLayer) -> MixtureFields:
+        router = layer.router
+        fields.behind_mlp_norm = self._norm(layer.post_feedforward_layernorm_1)
+        fields.experts_norm = self._norm(layer.pre_feedforward_layernorm_2)
+        fields.behind_experts_norm = self._norm(layer.post_feedforward_layernorm_2)
+        mixture = self._experts(router.experts, router.proj, layer.experts)
+        mixture.router_norm = self._floats(router.factor)
+        mixture.scales = self._floats(router.per_expert_scale)
+        return mixture
+
+    def _experts(
+        self, sizes: Experts, router: nn.Module, chosen: ExpertLinears, shared: nn.Module | None = None
+    ) -> MixtureFields:
+        modules = [*chosen.children(), *([] if shared is None else [shared])]
         experts = (LinearFields * (3 * len(modules)))()
         fields = MixtureFields(
             count=sizes.count,
@@ -166,15 +204,11 @@ class KernelLayer:
             sigmoid=sizes.scores == "sigmoid",
             least_sum=sizes.least_sum,
             scale=sizes.scale,
-            choice_bias=None if mlp.gate.choice_bias is None else self._floats(mlp.gate.choice_bias),
-            router=self._linear(mlp.gate),
+            router=self._linear(router),
             experts=ctypes.addressof(experts),
         )
         if sizes.clamp is not None:
             fields.limit, fields.slope = sizes.clamp.limit, sizes.clamp.slope
-        fields.shared = shared is not None
-        if mlp.shared_expert_gate is not None:
-            fields.shared_gate = self._linear(mlp.shared_expert_gate)
         before = self.weight_bytes
         for index, expert in enumerate(modules):
             for place, part in enumerate(("gate_proj", "up_proj", "down_proj"), 3 * index):

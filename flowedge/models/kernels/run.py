@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,8 @@ class KernelRun:
         hidden: torch.Tensor,
         sessions: Sequence[KernelRows],
         recurrent: Sequence[int] = (),
+        given: torch.Tensor | None = None,
+        copies: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
         """Prepare the calls of a forward; committed rows are taken into the states of recurrent layers.
 
@@ -61,6 +63,9 @@ class KernelRun:
             layers: an array of pointers to LayerFields.
             hidden: [rows, hidden], the rows of the sessions in their order, which are overwritten.
             recurrent: indices of the layers with states.
+            given: [rows, ..], what each layer is given, in order; None where layers are given nothing.
+            copies: by the index of a layer, [rows, 2 * kv_heads * head_size], where its keys and values are
+                written as well.
 
         Raises:
             ProtocolError: as RowStates.steps_to and RowStates.take.
@@ -76,7 +81,11 @@ class KernelRun:
                 self._update(fields, updated.states, steps, recurrent, updated.first)
         last = max([int(rows.paths.positions.max()) for rows in sessions])
         cosines, sines, angles = rotations.addresses(last)
-        self._kept = (hidden, sessions, cosines, sines, angles)  # memory that the structure refers to
+        pointers = (ctypes.c_void_p * len(layers))()
+        for index, memory in (copies or {}).items():
+            pointers[index] = memory.data_ptr()
+        # Memory that the structure refers to.
+        self._kept = (hidden, sessions, cosines, sines, angles, given, copies, pointers)
         self._run = RunFields(
             len(hidden),
             hidden.data_ptr(),
@@ -84,6 +93,9 @@ class KernelRun:
             len(sessions),
             ctypes.addressof(cosines),
             ctypes.addressof(sines),
+            None if given is None else given.data_ptr(),
+            0 if given is None else given.stride(0),
+            ctypes.addressof(pointers) if copies else None,
         )
 
     def _update(

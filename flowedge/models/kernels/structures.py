@@ -47,6 +47,8 @@ class MixtureFields(ctypes.Structure):
         ("shared_gate", LinearFields),
         ("shared", _Flag),
         ("unrounded", _Flag),
+        ("router_norm", _Pointer),
+        ("scales", _Pointer),
     ]
 
 
@@ -104,6 +106,18 @@ class LayerFields(ctypes.Structure):
         ("gates", _Size),
         ("convolution", _Pointer),
         ("ungated", _Flag),
+        ("value_norm", _Pointer),
+        ("keys_as_values", _Flag),
+        ("shares_keys", _Flag),
+        ("rounds_keys", _Flag),
+        ("factor", ctypes.c_float),
+        ("behind_mlp_norm", _Pointer),
+        ("experts_norm", _Pointer),
+        ("behind_experts_norm", _Pointer),
+        ("given_gate", LinearFields),
+        ("given_output", LinearFields),
+        ("given_norm", _Pointer),
+        ("given", _Size),
     ]
 
 
@@ -156,6 +170,9 @@ class RunFields(ctypes.Structure):
         ("count", _Size),
         ("cosines", _Pointer),
         ("sines", _Pointer),
+        ("given", _Pointer),
+        ("given_stride", _Size),
+        ("kept", _Pointer),
     ]
 
 

@@ -176,7 +176,7 @@ def _payload(block: LayerBlock, rows: int) -> Payload:
     if block.is_first:
         tokens = torch.randint(block.vocab_size, (rows,), generator=generator)
         return tokens.numpy().astype(np.int32)
-    return to_payload(torch.randn((rows, block.hidden_size), generator=generator).to(block.dtype))
+    return to_payload(torch.randn((rows, block.input_width), generator=generator).to(block.dtype))
 
 
 _LEAST_LAYER = 0.1  # share of its measured time that a layer keeps, however the timings scatter

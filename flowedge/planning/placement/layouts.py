@@ -164,7 +164,8 @@ class _Boards:
     def link_s(self, one: str, other: str, rows: int = SEGMENT_ROWS) -> float:
         """Return the seconds of so many rows on the link between two devices."""
         link, model = self.fleet.between(one, other), self.goal.model
-        row = model.hidden * model.stored_bytes
+        carried = sum(model.carried) / model.layers  # on average, since it is not known yet where layers end
+        row = (model.hidden + carried) * model.stored_bytes
         return rows * row / link.bytes_per_s + (link.latency_ms + link.jitter_ms / 2) / 1e3
 
     def along(self, draft_node: str, stages: Sequence[str], rows: int = SEGMENT_ROWS) -> float:
@@ -191,7 +192,7 @@ class _Line:
         goal, names = boards.goal, self.stages
         layers, last = goal.model.layers, len(names) - 1
         beside = [0.0] * len(names)
-        beside[0] += goal.table_bytes
+        beside[0] += goal.model.embedding_bytes(goal.quant)
         if names[0] == self.draft_node:
             beside[0] += goal.draft_node_bytes
         if self.verification == LAST_STAGE:

@@ -8,6 +8,7 @@ from typing import Any
 from flowedge.core.errors import BadRequestError
 from flowedge.planning.profile import shipped
 from flowedge.planning.profile.model import DTYPE_BYTES, ModelProfile
+from flowedge.planning.profile.unlike_layers import UnlikeLayers
 
 DRAFT_VOCAB = 32_000  # of published EAGLE-3 heads
 
@@ -45,6 +46,8 @@ def from_config(name: str, config: Any) -> ModelProfile:
         sizes = ModelProfile.sizes_in(config)
     except BadRequestError as error:
         raise BadRequestError(f"{name}: {error}") from error
+    unlike = UnlikeLayers.of(config)
+    beside = {} if unlike is None else {"carried": unlike.carried, "token_values": unlike.token_values}
     vocab, dtype = config.vocab_size, str(getattr(config, "dtype", None) or "float16").removeprefix("torch.")
     return ModelProfile.model_validate(
         {
@@ -52,6 +55,7 @@ def from_config(name: str, config: Any) -> ModelProfile:
             "source": f"config.json of {name}",
             "layers": config.num_hidden_layers,
             **sizes,
+            **beside,
             "vocab": vocab,
             "tied_embedding": bool(getattr(config, "tie_word_embeddings", False)),
             "dtype": dtype if dtype in DTYPE_BYTES else "float16",

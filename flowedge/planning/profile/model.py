@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.models.architecture import FAMILIES, DeltaNet, Recurrence, ShortConvolution
+from flowedge.planning.profile.unlike_layers import UnlikeLayers
 
 Size = Annotated[int, Field(ge=1, le=1 << 20)]
 Count = Annotated[int, Field(ge=0, le=1 << 12)]
@@ -145,6 +146,8 @@ class LayerSizes(YamlDocument):
             heads of 256 at a hidden size of 640.
         output_gate: whether queries come with as many gates, as in Qwen 3.5.
         states: the layers without attention; None where all have it.
+        kv_values: values of the keys and values of a row in a layer, on average over layers that differ;
+            None for those of its heads.
     """
 
     hidden: Size
@@ -155,6 +158,7 @@ class LayerSizes(YamlDocument):
     experts: ExpertSizes | None = None
     output_gate: bool = False
     states: StateSizes | None = None
+    kv_values: Size | None = None
 
     @classmethod
     def sizes_in(cls, config: Any) -> dict[str, Any]:
@@ -165,6 +169,17 @@ class LayerSizes(YamlDocument):
         """
         if special := [key for key in _NOT_PRICED if getattr(config, key, None)]:
             raise BadRequestError(f"models with {special[0]} in their config cannot be planned yet")
+        if (unlike := UnlikeLayers.of(config)) is not None:
+            mixture = unlike.experts
+            return {
+                "hidden": config.hidden_size,
+                "intermediate": unlike.intermediate,
+                "heads": config.num_attention_heads,
+                "kv_heads": unlike.kv_heads,
+                "head_dim": unlike.head_dim,
+                "experts": None if mixture is None else {"count": mixture[0], "chosen": mixture[1]},
+                "kv_values": unlike.kv_values,
+            }
         count = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
         intermediate, experts = getattr(config, "intermediate_size", None), None
         if count:
@@ -263,6 +278,8 @@ class ModelProfile(LayerSizes, SourcedDocument):
 
     Attributes:
         dtype: of weights that are not quantised, of the KV cache and of hidden states on the wire.
+        carried: by layer, values that rows carry into it beside the hidden state; empty for none.
+        token_values: weights of a table beside the embedding, of which each token reads a row.
         drafters: drafters of the model, by name; the first is the default.
     """
 
@@ -270,6 +287,8 @@ class ModelProfile(LayerSizes, SourcedDocument):
     vocab: int = Field(ge=2)
     tied_embedding: bool = False
     dtype: StoredDtype = "float16"
+    carried: tuple[int, ...] = ()
+    token_values: int = Field(default=0, ge=0)
     drafters: dict[str, DrafterSize] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -292,6 +311,16 @@ class ModelProfile(LayerSizes, SourcedDocument):
         attending = LayerSize.of(self)
         found = [(attending, len(layers) - recurrent), (attending.recurrent, recurrent)]
         return [(layer, count) for layer, count in found if count]
+
+    def carried_into(self, layer: int) -> int:
+        """Return the values that rows carry beside the hidden state into a layer, or behind the last."""
+        return self.carried[layer] if layer < len(self.carried) else 0
+
+    def embedding_bytes(self, quant: Quantisation) -> float:
+        """Return the bytes of the embedding, and of the table beside it, as a first stage holds them."""
+        stored = self.stored_bytes
+        beside = WEIGHT_BYTES["int8"] if quant in ("int8", "int4") else stored
+        return float(self.vocab * self.hidden * stored) + self.token_values * beside
 
 
 class LayerSize(LayerSizes):
@@ -354,7 +383,7 @@ class LayerSize(LayerSizes):
 
     @property
     def kv_bytes_per_row(self) -> int:
-        return 0 if self.recurs else 2 * self.kv_width * self.stored_bytes
+        return 0 if self.recurs else (self.kv_values or 2 * self.kv_width) * self.stored_bytes
 
     @property
     def state_bytes(self) -> int:

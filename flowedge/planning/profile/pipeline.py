@@ -160,8 +160,9 @@ class PipelineProfile:
         return self.blocks[: self.num_stages - int(self.verification == LAST_STAGE)]
 
     def row_width(self, stage: int) -> int:
-        """Return the width of the rows that leave a stage: the hidden state and the tapped ones so far."""
-        return row_width(self.model.hidden, self.taps, self.blocks[stage][1])
+        """Return the width of the rows that leave a stage: hidden state, and what is carried or tapped."""
+        stop = self.blocks[stage][1]
+        return row_width(self.model.hidden, self.taps, stop) + self.model.carried_into(stop)
 
     def draft_row_width(self, stage: int) -> int:
         """Return the width of the draft rows that leave a stage, without what stages keep."""
@@ -169,7 +170,7 @@ class PipelineProfile:
             return self.row_width(stage)
         start, stop = self.blocks[stage]
         tapped = 0 if stage < len(self.keeping_blocks) else len(taps_within(self.taps, start, stop))
-        return self.model.hidden * (1 + tapped)
+        return self.model.hidden * (1 + tapped) + self.model.carried_into(stop)
 
     @property
     def mbps(self) -> float | None:

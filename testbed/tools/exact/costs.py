@@ -67,7 +67,7 @@ def measure(blocks: Sequence[LayerBlock], context: int, rows: int, repeats: int)
 
 
 def exact_copy(block: LayerBlock, kv: KvFormat) -> LayerBlock:
-    trial = try_exactness(block.layers, block.config, block.rotary, block.dtype, block.device)
+    trial = try_exactness(block.layers, block.rotary, block.dtype, block.device)
     if trial.exactness is None:
         raise SystemExit(f"the block cannot be exact here: {trial.reason}")
     return replace(block, exactness=trial.exactness, kv=kv)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from flowedge.core.errors import BadRequestError
+from flowedge.models.architecture import KeyHeads
 from flowedge.models.attention.kv_store import Int8Store, PlainStore, check_kv, kv_row_bytes
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.kv_cache import KVCache
 from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline
 
 SHAPE = (2, 2, 3, 20, 32)
-CONFIG = SimpleNamespace(num_key_value_heads=3, head_dim=32)
+HEADS = KeyHeads(3, 32)
 
 
 def rows(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,23 +74,23 @@ def test_beyond_the_capacity_zeros_are_read(dtype: torch.dtype) -> None:
 
 
 def test_bytes() -> None:
-    assert kv_row_bytes(CONFIG, torch.bfloat16, "int8") == 2 * 3 * (32 + 4)
-    assert KVCache.bytes_per_row(CONFIG, 4, torch.bfloat16, "int8") == 4 * 2 * 3 * 36
+    assert kv_row_bytes([HEADS], torch.bfloat16, "int8") == 2 * 3 * (32 + 4)
+    assert kv_row_bytes([HEADS] * 4, torch.bfloat16, "int8") == 4 * 2 * 3 * 36
     store = Int8Store(SHAPE, "cpu")
-    assert store.nbytes == 2 * 20 * kv_row_bytes(CONFIG, torch.float32, "int8")
+    assert store.nbytes == 2 * 20 * kv_row_bytes([HEADS], torch.float32, "int8")
 
 
 def test_refusals() -> None:
-    check_kv(CONFIG, torch.bfloat16, "int8", exact=True)
-    check_kv(CONFIG, torch.bfloat16, "native", exact=False)
+    check_kv([HEADS], torch.bfloat16, "int8", exact=True)
+    check_kv([HEADS], torch.bfloat16, "native", exact=False)
     with pytest.raises(BadRequestError, match="read by exact attention alone"):
-        check_kv(CONFIG, torch.bfloat16, "int8", exact=False)
+        check_kv([HEADS], torch.bfloat16, "int8", exact=False)
     with pytest.raises(BadRequestError, match="'fp8' is not one of native, int8"):
-        check_kv(CONFIG, torch.bfloat16, "fp8", exact=True)
-    narrow = SimpleNamespace(num_key_value_heads=3, head_dim=16)
+        check_kv([HEADS], torch.bfloat16, "fp8", exact=True)
+    narrow = KeyHeads(3, 16)
     with pytest.raises(BadRequestError, match=r"62% of the memory of one in bfloat16.*head of 16 values"):
-        check_kv(narrow, torch.bfloat16, "int8", exact=True)
-    check_kv(narrow, torch.float32, "int8", exact=True)
+        check_kv([narrow], torch.bfloat16, "int8", exact=True)
+    check_kv([narrow], torch.float32, "int8", exact=True)
 
 
 def test_logits_stay_near_those_of_a_native_cache(make_checkpoint: Make) -> None:

@@ -39,7 +39,8 @@ def test_sizes(make_checkpoint: Make, shard: str, nothing_is_read: None) -> None
     assert sizes.embedding_bytes == sizes.head_bytes and not sizes.tied
     assert sizes.head_bytes["none"] == sizes.head_bytes["nf4"] == 2 * 97 * 64
     assert sizes.head_bytes["int8"] == sizes.head_bytes["int4"] == Int8().weight_bytes(97, 64)
-    assert sizes.kv_bytes == {"float32": 256, "float16": 128, "bfloat16": 128, "int8": 80}
+    bytes_of_layer = {"float32": 256, "float16": 128, "bfloat16": 128, "int8": 80}
+    assert sizes.kv_bytes == {dtype: [size] * 4 for dtype, size in bytes_of_layer.items()}
 
 
 @pytest.mark.parametrize("quant", ["none", "nf4", "int4"])
@@ -49,7 +50,7 @@ def test_blocks_take_what_was_announced(directory: Path, quant: str) -> None:
     block = LayerBlock.load(checkpoint, 0, 4, quant=quant)
     announced = sum(sizes.layer_bytes[quant]) + sizes.embedding_bytes[quant] + sizes.norm_bytes
     assert block.weight_bytes == announced
-    assert block.new_cache(10).kv.nbytes == 10 * 4 * sizes.kv_bytes["float32"]
+    assert block.new_cache(10).kv.nbytes == 10 * sum(sizes.kv_bytes["float32"])
 
 
 def test_the_layer_that_predicts_further_tokens_is_shown(
@@ -80,7 +81,10 @@ def test_every_family(tmp_path: Path, name: str) -> None:
         blocks = [LayerBlock.required_bytes(checkpoint, index, index + 1, quant=quant) for index in (1, 2)]
         assert blocks == layers[1:3]
     differ = sizes.layer_bytes["none"][1] != sizes.layer_bytes["none"][2]
-    assert differ == (name == "qwen3_moe" or checkpoint.architecture.recurrence is not None)
+    unlike = name == "qwen3_moe" or name.startswith("gemma4")
+    assert differ == (unlike or checkpoint.architecture.recurrence is not None)
+    whole = LayerBlock.load(checkpoint, 0, sizes.num_layers)
+    assert whole.new_cache(1).store.nbytes == sum(sizes.kv_bytes["float32"])
 
 
 def test_the_other_models_of_a_multimodal_checkpoint_are_not_counted(tmp_path: Path) -> None:
@@ -108,7 +112,7 @@ def test_json(make_checkpoint: Make, capsys: pytest.CaptureFixture[str], nothing
     assert document["draft_head"]["bytes"]["none"] == document["head_bytes"]["none"] == 97 * 64 * 4
     assert [row["quant"] for row in document["fits"]] == ["nf4", "none"]
     row = document["fits"][0]
-    layer = document["layer_bytes"]["nf4"][0] + 100 * document["kv_bytes"]["float32"]
+    layer = document["layer_bytes"]["nf4"][0] + 100 * document["kv_bytes"]["float32"][0]
     assert row["split"] == [2, 2] and row["fits"] and row["least_devices"] == 2
     assert row["stage_bytes"] == [2 * layer + 97 * 64 * 4, 2 * layer + 64 * 4]
 

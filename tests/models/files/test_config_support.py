@@ -79,6 +79,19 @@ UNSUPPORTED: list[tuple[str, dict[str, Any], str]] = [
     ("mixtral", {"num_local_experts": 0}, "num_experts_per_tok is 2, and there are 0 experts"),
     ("mixtral", {"num_experts_per_tok": 0}, "num_experts_per_tok is 0, and there are 6 experts"),
     ("gemma3", {"model_type": "gemma3"}, "has no text_config"),
+    ("gemma4", {"use_bidirectional_attention": "all"}, "bidirectional attention"),
+    ("gemma4", {"num_kv_shared_layers": 3}, "num_kv_shared_layers is 3, and before the last 3 of 4 layers"),
+    ("gemma4", {"per_layer_config": {"1": {"head_dim": 48}}}, "heads of keys differ between layers of one"),
+    (
+        "gemma4",
+        {"per_layer_config": {"1": {"intermediate_size": 9}}},
+        "per_layer_config sets intermediate_size, which is not supported",
+    ),
+    ("gemma4", {"per_layer_config": {"x": {}}}, "per_layer_config.x is {}, not an object at the index"),
+    ("gemma4-small", {"vocab_size_per_layer_input": 100}, "is 100, fewer than the 128 tokens of vocab_size"),
+    ("gemma4-moe", {"num_experts": None}, "enable_moe_block is set and num_experts is not"),
+    ("gemma4-moe", {"top_k_experts": 7}, "top_k_experts is 7, and there are 6 experts"),
+    ("gemma4_unified", {"hidden_activation": "relu"}, "the activation 'relu' is not supported"),
     (
         "gemma3",
         {"model_type": "mistral3", "text_config": {"model_type": "mistral"}},
@@ -147,6 +160,18 @@ def test_length_dependent_scalings_are_chosen_row_by_row(
     assert (at_once - expected).abs().max() > 1e-3, "the scaling does not depend on the length here"
 
 
+GEMMA4_31B: dict[str, Any] = {
+    "num_hidden_layers": 60,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "attention_k_eq_v": True,
+    "hidden_size": 5376,
+    "hidden_size_per_layer_input": 0,
+    "sliding_window": 1024,
+    "max_position_embeddings": 262144,
+    "use_bidirectional_attention": "vision",
+}
 # The keys of published config.json files that matter here, as they were written for earlier transformers.
 PUBLISHED: list[tuple[str, dict[str, Any], set[int | None], int]] = [
     (
@@ -229,6 +254,27 @@ PUBLISHED: list[tuple[str, dict[str, Any], set[int | None], int]] = [
         },
         {None},
         16384,
+    ),
+    (
+        "gemma4_text",  # 31B, as it is published, and as transformers saves it
+        {
+            **GEMMA4_31B,
+            "global_head_dim": 512,
+            "num_global_key_value_heads": 4,
+        },
+        {1024, None},
+        262144,
+    ),
+    (
+        "gemma4_text",
+        {
+            **GEMMA4_31B,
+            "per_layer_config": {
+                str(layer): {"head_dim": 512, "num_key_value_heads": 4} for layer in range(5, 60, 6)
+            },
+        },
+        {1024, None},
+        262144,
     ),
     ("mixtral", {"sliding_window": None, "max_position_embeddings": 32768}, {None}, 32768),
     (

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from flowedge.core.sampling import SamplingParams
+from flowedge.models.attention.kv_store import kv_row_bytes
 from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.kv_cache import KVCache
 from flowedge.models.lm_head import LMHead, embedding_multiplier
 from flowedge.models.sampling.token_sampler import TokenSampler
 from tests.models.pipeline import Pipeline, never
@@ -121,9 +121,8 @@ def test_bytes_are_those_announced(family: Family, name: str) -> None:
         block = LayerBlock.load(checkpoint, start, stop, quant=quant)
         assert block.weight_bytes == LayerBlock.required_bytes(checkpoint, start, stop, quant=quant)
         cache = block.new_cache(10)
-        attending = sum(layer.attends for layer in block.layers)
-        assert cache.kv.nbytes == 10 * KVCache.bytes_per_row(checkpoint.config, attending, torch.float32)
-        assert cache.nbytes == cache.kv.nbytes + block.session_bytes
+        assert cache.store.nbytes == 10 * kv_row_bytes(block.cached_heads, torch.float32)
+        assert cache.nbytes == cache.store.nbytes + block.session_bytes
     whole = LayerBlock.required_bytes(checkpoint, 0, LAYERS)
     untied = 0 if checkpoint.config.tie_word_embeddings else LMHead.load(checkpoint).weight_bytes
     assert whole + untied == checkpoint.tensor_bytes(checkpoint.names)

@@ -13,6 +13,9 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.architecture import DeltaNet
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.gguf.config import ModelFacts, make_config
+from flowedge.models.gguf.gguf_model import GGUFModel
+from flowedge.models.gguf.metadata import Metadata
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import TINY, make_tiny
 from tests.support.breadth import dealt
@@ -31,7 +34,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "nemotron_h": {"time_step_min": 1e-12},  # so that transformers limits no steps
     "nemotron_h-mlps": {"time_step_min": 1e-12},
 }
-NOT_STORED = ("llama-dynamic", "qwen2-windows", "qwen3_next", "granitehybrid-attention")
+NOT_STORED = ("llama-dynamic", "qwen2-windows", "qwen3_next", "granitehybrid-attention", "gemma4_unified")
 # One of each architecture of a file, and of each kind of positions that a file stores.
 TESTED = {"llama-llama3", "llama-yarn", "qwen2", "qwen3", "gemma2", "gemma3", "phi3-longrope", "granite"}
 TESTED |= {
@@ -49,6 +52,7 @@ TESTED |= {
     "nemotron_h",
     "nemotron_h-mlps",
 }
+TESTED |= {"gemma4", "gemma4-small", "gemma4-moe"}
 CONFIG_NAMES = (
     "model_type",
     "hidden_size",
@@ -85,7 +89,9 @@ def test_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) 
             values = torch.from_numpy(tiled(values.numpy(), tensor, original.config))
         assert torch.allclose(ours.tensor(tensor), values, atol=1e-6)
     for field in CONFIG_NAMES:
-        assert getattr(ours.config, field, None) == getattr(original.config, field, None), field
+        if field not in (original.config.per_layer_attributes or ()):
+            assert getattr(ours.config, field, None) == getattr(original.config, field, None), field
+    assert ours.architecture.cached_heads(0, 4) == original.architecture.cached_heads(0, 4)
     with torch.inference_mode():
         expected = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()(
             torch.tensor([TOKENS])
@@ -112,11 +118,37 @@ def test_windows_without_their_layers_are_refused(tmp_path: Path) -> None:
         Checkpoint.open(str(path))
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe", "lfm2", "granitehybrid-experts", "nemotron_h"])
-def test_packed_weights_of_recurrent_layers_are_checked_as_they_are(
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("attention.sliding_window_pattern", [True] * 3, "sliding_window_pattern does not say for each of 4"),
+        ("feed_forward_length", [48, 48, 48, 96], "feed_forward_length is not one width, doubled in layers"),
+        ("attention.head_count_kv", [2, 2], "head_count_kv has 2 entries for 4 layers"),
+        ("attention.value_length_swa", 8, "value_length_swa is not key_length_swa, which is 16"),
+        ("rope.dimension_count", 8, "rope.dimension_count is 8 of the 32 values of a head"),
+        ("attention.scale", 0.5, "gemma4.attention.scale is 0.5, which FlowEdge's layers"),
+    ],
+)
+def test_a_gemma4_of_other_layers_is_refused(tmp_path: Path, key: str, value: Any, message: str) -> None:
+    path = write_gguf(tmp_path / "x.gguf", make_tiny(tmp_path / "hf", "gemma4-small"), tokenizer=None)
+    found = GGUFModel([path])
+    values = {**found.metadata.values, f"gemma4.{key}": value}
+    shapes = {name: tensor.shape for name, tensor in found.tensors.items()}
+    with pytest.raises(CheckpointError, match=message):
+        make_config(ModelFacts(Metadata(values, "gemma4"), shapes, lambda _: [1.0] * 4 + [1e30] * 12))
+    other = ModelFacts(found.metadata, shapes, lambda _: [1.0, 2.0] * 8)
+    with pytest.raises(CheckpointError, match="is not 16 factors, first 1 and then 1e30"):
+        make_config(other)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["qwen3_5", "qwen3_5_moe", "lfm2", "granitehybrid-experts", "nemotron_h", "gemma4-small", "gemma4-moe"],
+)
+def test_packed_weights_are_checked_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Integers stay in the order of the file, which is not transformers' order."""
+    """Integers stay in the order of the file, which is not transformers' order in recurrent layers."""
     path = write_gguf(tmp_path / "m.gguf", tiny(tmp_path / "hf", name, monkeypatch), "Q8_0", tokenizer=None)
     checkpoint = Checkpoint.open(str(path))
     with torch.inference_mode():

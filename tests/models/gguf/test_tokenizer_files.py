@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
+from flowedge.models.gguf.config import end_tokens
 from flowedge.models.gguf.gguf_model import GGUFModel
 from flowedge.models.gguf.metadata import Metadata
 from flowedge.models.gguf.tokenizer_files import make_tokenizer
@@ -236,3 +237,30 @@ def test_no_tokenizer_at_all(tmp_path: Path) -> None:
         CheckpointError, match=r"the metadata have no tokenizer\.ggml\.model; give a tokenizer"
     ):
         load_tokenizer(Checkpoint.open(str(tmp_path / "x.gguf")))
+
+
+def test_a_vocabulary_of_gemma4_has_merges(tmp_path: Path) -> None:
+    """A space is a piece, none is put in front of a text, and unknown characters are bytes."""
+    gemma4 = {
+        "ggml__model": "gemma4",
+        "ggml__tokens": [
+            *("<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<0xC3>", "<0xA9>", "<turn|>"),
+            *("\u2581", "a", "b", "ab", "\u2581ab", "\u2581\u2581"),
+        ],
+        "ggml__merges": ["a b", "\u2581 ab", "\u2581 \u2581"],
+        "ggml__scores": [-1000.0] * 14,
+        "ggml__token_type": [3, 3, 3, 2, 3, 6, 6, 3, 1, 1, 1, 1, 1, 1],
+        "ggml__bos_token_id": 2,
+        "ggml__eos_token_id": 1,
+        "ggml__eot_token_id": 7,
+        "ggml__unknown_token_id": 3,
+        "ggml__add_bos_token": True,
+    }
+    metadata = Metadata(written(tmp_path / "x.gguf", **gemma4).metadata.values, "gemma4")
+    tokenizer = make_tokenizer(metadata)
+    tokenizer.save_pretrained(tmp_path / "gemma4")
+    for loaded in (tokenizer, AutoTokenizer.from_pretrained(tmp_path / "gemma4")):
+        ids = loaded.encode("ab ab  aé<turn|>")
+        assert ids == [2, 11, 12, 13, 9, 5, 6, 7]
+        assert loaded.decode(ids, skip_special_tokens=True) == "ab ab  aé"
+    assert end_tokens(metadata, 14) == [1, 7]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowedge.models.attention.kv_store import new_store, store_shape
+from flowedge.models.attention.kv_store import new_store
 from flowedge.models.kernels import block as kernel_block
 from flowedge.models.kernels.block import KernelBlock
 from flowedge.models.kernels.layer import NoKernelError
@@ -37,6 +37,10 @@ DISTINCT = (
     "gpt_oss",
     "granitehybrid-experts",
     "nemotron_h",
+    # Keys that serve as values; rows that layers are given, and keys that they share; experts beside an MLP.
+    "gemma4",
+    "gemma4-small",
+    "gemma4-moe",
 )
 
 
@@ -67,20 +71,31 @@ class Computed:
         partial = pair.architecture.partial_rotary
         rotary = Rotary(pair.config, range(first, stop), CPU, partial_rotary=partial)
         self.block = KernelBlock(pair.ours[first:stop], windows, rotary, pair.dtype, None)
-        shape = store_shape(pair.config, sum(first <= index < stop for index in pair.attending), ROWS)
-        self.store = new_store(shape, pair.dtype, CPU, "native")
+        self.store = new_store(pair.architecture.cached_heads(first, stop), ROWS, pair.dtype, CPU, "native")
+        given = pair.given()
+        self.given = None if given is None else given[:, first:stop].flatten(1).contiguous()
         self.states = pair.states(slice(first, stop))
 
     def cached(self, paths: RowPaths, slot: int = 0, updated: UpdatedStates | None = None) -> KernelRows:
         return self.block.cached_rows(paths, slot, self.store, updated)
 
     def compute(
-        self, hidden: torch.Tensor, slot: int, context: int, parents: object, positions: object
+        self,
+        hidden: torch.Tensor,
+        slot: int,
+        context: int,
+        parents: object,
+        positions: object,
+        first: int | None = None,
     ) -> torch.Tensor:
+        """first: the first of these rows among those of the pair; `slot` if None."""
         above = np.asarray(parents)
         paths = row_paths(context, above, np.asarray(positions))
         updated = None if self.states is None else UpdatedStates(self.states, slot, context, above)
-        found = self.block.forward(hidden.clone(), [self.cached(paths, slot, updated)], lambda: False)
+        first = slot if first is None else first
+        given = None if self.given is None else self.given[first : first + len(hidden)]
+        rows = [self.cached(paths, slot, updated)]
+        found = self.block.forward(hidden.clone(), rows, lambda: False, given=given)
         assert found is not None
         return found
 
@@ -155,7 +170,7 @@ def test_rows_have_the_bits_of_their_paths_alone(build: None, name: str) -> None
             found = alone.compute(rows[row : row + 1], row, row, [-1], [row])
             assert torch.equal(found[0].float(), together[row]), row
         for place, row in enumerate(path, start=CONTEXT):
-            found = alone.compute(rows[CONTEXT + row][None], place, place, [-1], [place])
+            found = alone.compute(rows[CONTEXT + row][None], place, place, [-1], [place], CONTEXT + row)
         assert torch.equal(found[0].float(), together[CONTEXT + leaf]), leaf
 
 
