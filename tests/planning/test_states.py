@@ -82,7 +82,7 @@ def test_a_stage_holds_keys_of_attention_alone_and_a_state_a_session(
     for stage, layers in enumerate((range(1), range(1, sizes.layers))):
         parts = stage_parts(pipeline, stage, 30, sessions=3)
         attending = sum(not recurs(index) for index in layers)
-        row = kv_row_bytes(checkpoint.config, torch.float32)
+        row = kv_row_bytes([checkpoint.architecture.usual_heads], torch.float32)
         assert parts["KV of 30 rows"] == attending * row * 30
         assert parts.get("states", 0) == (len(layers) - attending) * session_bytes(net) * 3
 

@@ -109,12 +109,11 @@ def inspect_checkpoint(checkpoint: Checkpoint, dtype_name: str, quants: list[str
 
 def _kv_bytes(architecture: Architecture, dtype: torch.dtype, kv: KvFormat = "native") -> list[int]:
     """The bytes of a token's keys and values in each layer."""
-    layers = range(len(architecture.key_layers))
-    own = [
-        architecture.key_layers[layer] == layer and not architecture.is_recurrent(layer) for layer in layers
-    ]
     return [
-        kv_row_bytes([architecture.key_heads(layer)] if own[layer] else [], dtype, kv) for layer in layers
+        kv_row_bytes([architecture.key_heads(layer)], dtype, kv)
+        if architecture.attends(layer) and read == layer
+        else 0
+        for layer, read in enumerate(architecture.key_layers)
     ]
 
 

@@ -78,7 +78,7 @@ static void products(const char* name, Format format, int32_t group, bool zeros 
     std::printf("alone %d\n", same);
 }
 
-enum Kind { PLAIN, MIXTURE, GATED, DELTA_NET, MAMBA2, CONVOLUTION, UNGATED };
+enum Kind { PLAIN, MIXTURE, GATED, DELTA_NET, MAMBA2, CONVOLUTION, UNGATED, BESIDE, KEYS_AS_VALUES, SHARED };
 
 static void layer(const char* name, Format weights, Format rows_format, Format cached, Kind kind = PLAIN) {
     const int64_t hidden = 64, heads = 4, kv_heads = 2, size = 20, rows = 9, capacity = 160, first = 100;
@@ -97,15 +97,30 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
     std::vector<Made> experts;
     std::vector<Linear> linears;
     const Made router(BFLOAT16, 6, hidden, 0);
-    for (int i = 0; kind == MIXTURE && i < 7; i++) {
+    const bool mixes = kind == MIXTURE || kind == BESIDE;
+    for (int i = 0; mixes && i < 7; i++) {
         experts.emplace_back(weights, 48, hidden, 32, zeros);
         experts.emplace_back(weights, 48, hidden, 32, zeros);
         experts.emplace_back(weights, hidden, 64, 32, zeros);
     }
     for (const Made& expert : experts) linears.push_back(expert.linear);
     const Made shared_gate(BFLOAT16, 1, hidden, 0), gated(weights, (2 * heads + 2 * kv_heads) * size, hidden, 32, zeros);
-    const Mixture mixture{6, 2, 1, 1, 0, 0.0f, 1.0f, nullptr, router.linear, linears.data(), 0.0f, 0.0f, shared_gate.linear, 1};
-    if (kind == MIXTURE) own.mixture = &mixture;
+    Mixture mixture{6, 2, 1, 1, 0, 0.0f, 1.0f, nullptr, router.linear, linears.data(), 0.0f, 0.0f, shared_gate.linear, 1};
+    if (mixes) own.mixture = &mixture;
+    if (kind == MIXTURE) own.down = Linear{};
+    if (kind == BESIDE) {
+        mixture.router_norm = own.behind_mlp_norm = own.experts_norm = own.behind_experts_norm = norm.data();
+        mixture.scales = norm.data() + 8;
+    }
+    const int64_t given = 24;
+    const Made one(weights, (heads + kv_heads) * size, hidden, 32, zeros), queries(weights, heads * size, hidden, 32, zeros);
+    const Made given_gate(weights, given, hidden, 32, zeros), given_output(BFLOAT16, hidden, given, 0);
+    const std::vector<float> given_rows = numbers(rows * given), ones(size, 1.0f);
+    if (kind == KEYS_AS_VALUES) own.keys_as_values = own.rounds_keys = 1, own.qkv[0] = one.linear, own.value_norm = ones.data(), own.factor = 0.6f;
+    if (kind == SHARED) {
+        own.shares_keys = 1, own.qkv[0] = queries.linear, own.factor = 0.6f;
+        own.given = given, own.given_gate = given_gate.linear, own.given_output = given_output.linear, own.given_norm = norm.data();
+    }
     const Made values_alone(weights, 96, hidden, 32, zeros);
     if (kind == UNGATED) own.ungated = 1, own.activation = RELU2, own.gate_up[0] = values_alone.linear;
     if (kind == GATED) own.gates = heads * size, own.qkv[0] = gated.linear;
@@ -153,7 +168,10 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
     const States states{held.data(), recent.data()};
     const SessionRows session{rows, first, {positions.data(), linear.data(), offsets.data(), slots.data()}, &caches, &states,
                               {rows, steps.data(), sources.data(), targets.data(), outputs.data(), 1, read - 1}};
-    const Run run{rows, rows_memory.data(), &session, 1, cos, sin};
+    std::vector<char> given_memory(rows * given * 4), kept(rows * 2 * kv_heads * size * 4);
+    write_floats(rows_format, given_memory.data(), 0, rows * given, given_rows.data());
+    void* copies[] = {kept.data()};
+    const Run run{rows, rows_memory.data(), &session, 1, cos, sin, given_memory.data(), given, copies};
     flowedge_layers(layers, 0, 1, &run, 2);
     std::vector<float> found(rows * hidden);
     read_floats(rows_format, rows_memory.data(), 0, rows * hidden, found.data());
@@ -181,4 +199,7 @@ int main() {
     layer("layer-mamba2", INT4, BFLOAT16, BFLOAT16, MAMBA2);
     layer("layer-ungated", INT4, BFLOAT16, BFLOAT16, UNGATED);
     layer("layer-convolution", INT8, BFLOAT16, BFLOAT16, CONVOLUTION);
+    layer("layer-beside", INT4, BFLOAT16, BFLOAT16, BESIDE);
+    layer("layer-keys-as-values", INT8, BFLOAT16, INT8, KEYS_AS_VALUES);
+    layer("layer-shared", INT4, BFLOAT16, BFLOAT16, SHARED);
 }
