@@ -148,7 +148,6 @@ def check(block: LayerBlock, same: Callable[[torch.Tensor, torch.Tensor], bool])
 def within_rounding(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     scale = float(wanted.float().abs().max())
     tolerance = 3e-5 if wanted.dtype == torch.float32 else 0.05
-    print("DIFF", float((found.float() - wanted.float()).abs().max()) / scale)
     return torch.allclose(found.float(), wanted.float(), rtol=tolerance, atol=tolerance * scale)
 
 
