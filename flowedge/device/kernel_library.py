@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flowedge.device.kernel_builds import Build, builds_of
 
-VERSION = 9  # of the structures and functions, which the library has to have
+VERSION = 10  # of the structures and functions, which the library has to have
 OFF = "FLOWEDGE_NATIVE"  # the environment variable; "off" computes all layers with torch
 
 _FOLDER = Path(__file__).parents[1] / "kernels"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -57,6 +58,38 @@ def head_size(config: Any) -> int:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): all heads read one key of each row.
+
+    A key is a latent vector, normed, and a part that rotates. The paper's keys of a head are a matrix times
+    the latent vectors. Here that matrix multiplies the head's query instead, so that keys are never made,
+    and the head's values are another matrix times the sum of the latent vectors that it attends to. With a
+    rank of 512 and 64 rotated numbers, a row is cached as 576 numbers for 20 heads of 256.
+
+    Attributes:
+        rank: the width of latent vectors; rotated: of the part of keys and queries that rotates.
+        plain: the width of the part of a head's query that does not rotate.
+        value: the width of a head's values.
+        query_rank: the width of the normed vectors that queries are products of; None where rows are.
+        paired: whether the two numbers that an angle turns lie side by side in the projections.
+        epsilon: of the norms of latent vectors, and of those of queries.
+    """
+
+    rank: int
+    rotated: int
+    plain: int
+    value: int
+    query_rank: int | None
+    paired: bool
+    epsilon: float = 1e-6  # that of transformers' class, which configs do not change
+
+    @property
+    def query(self) -> int:
+        """The width of a head's query before its product with the matrix."""
+        return self.plain + self.rotated
+
+
+@dataclass(frozen=True)
 class Clamp:
     """Bounds of gates and values of gpt-oss's experts: (value + 1) * gate * sigmoid(slope * gate).
 
@@ -79,6 +112,8 @@ class KeyHeads:
 
 def key_heads(config: Any) -> tuple[KeyHeads, ...]:
     """The heads of keys of each layer of a transformers config."""
+    if rank := getattr(config, "kv_lora_rank", None):  # see Latent
+        return (KeyHeads(1, int(rank) + int(config.qk_rope_head_dim)),) * int(config.num_hidden_layers)
     varied = getattr(config, "is_heterogeneous", False)
     layers = config.per_layer_config if varied else [config] * int(config.num_hidden_layers)
     return tuple(
@@ -373,6 +408,43 @@ def _nemotron_experts(config: Any) -> Experts | None:
     return experts if any(layers) else None
 
 
+def _glm_experts(config: Any) -> Experts:
+    return Experts(
+        int(config.n_routed_experts),
+        int(config.num_experts_per_tok),
+        int(config.moe_intermediate_size),
+        normalised=bool(config.norm_topk_prob),
+        rounded=False,
+        layers=tuple(kind == "sparse" for kind in config.mlp_layer_types),
+        scores="sigmoid",
+        choice_bias=True,
+        least_sum=1e-20,
+        scale=float(config.routed_scaling_factor),
+        shared=int(config.moe_intermediate_size) * int(config.n_shared_experts),
+        shared_gate=False,
+        unrounded=True,
+    )
+
+
+def _glm_latent(config: Any) -> Latent:
+    return Latent(
+        rank=int(config.kv_lora_rank),
+        rotated=int(config.qk_rope_head_dim),
+        plain=int(config.qk_nope_head_dim),
+        value=int(config.v_head_dim),
+        query_rank=None if config.q_lora_rank is None else int(config.q_lora_rank),
+        paired=bool(config.rope_interleave),
+    )
+
+
+def _glm_scaling(config: Any) -> float:
+    """The scale of scores; YaRN multiplies it where its parameters say so."""
+    scaling, rope = float(_glm_latent(config).query ** -0.5), config.rope_parameters
+    if rope["rope_type"] != "default" and (part := rope.get("mscale_all_dim", 0)) and rope["factor"] > 1:
+        scaling *= (0.1 * part * math.log(rope["factor"]) + 1) ** 2
+    return scaling
+
+
 def _nemotron_halves(config: Any) -> tuple[Half, ...]:
     def half(kind: str) -> Half:
         return "mlp" if kind in MLP_KINDS else "mixing"
@@ -428,6 +500,7 @@ class Family:
         experts: (config) -> the experts of a mixture, None for none; None for a family without experts.
         key_layers: (config) -> as of Architecture; None for a family whose layers all have keys of their own.
         recurrence: (config) -> its layers with a state, None for none; None for a family without such layers.
+        latent: (config) -> as of Architecture; None for a family without latent attention.
         experts_in_turns: as `in_turns` of experts_of.
         delta_by_key_head: whether checkpoints store the projections of a gated delta net as two, whose rows
             are those of one key head after the other.
@@ -467,6 +540,7 @@ class Family:
     experts: Callable[[Any], Experts | None] | None = None
     key_layers: Callable[[Any], tuple[int, ...]] | None = None
     recurrence: Callable[[Any], Recurrence | None] | None = None
+    latent: Callable[[Any], Latent] | None = None
     experts_in_turns: bool = False
     delta_by_key_head: bool = False
     output_gate: bool = False
@@ -632,6 +706,18 @@ FAMILIES: dict[str, Family] = {
     "gemma2": _GEMMA2,
     "gemma3": replace(_GEMMA3, multimodal=True, renames=_OF_LANGUAGE_MODEL),
     "gemma3_text": _GEMMA3,
+    "glm4_moe_lite": Family(
+        "glm4_moe_lite",
+        "Glm4MoeLite",
+        renames=(
+            (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.gate.choice_bias"),
+            (r"\.mlp\.shared_experts\.", ".mlp.shared_expert."),
+        ),
+        biases=frozenset({"attention"}),
+        scaling=_glm_scaling,
+        experts=_glm_experts,
+        latent=_glm_latent,
+    ),
     "gpt_oss": Family(
         "gpt_oss",
         "GptOss",
@@ -795,6 +881,8 @@ class Architecture:
         activation: the activation of the MLP's gate; where it is not `gated`, of its hidden values.
         experts: the experts of layers whose MLP is a mixture; None where no layer's is.
         recurrence: the layers that have a state in place of attention; None where no layer has.
+        latent: what latent attention computes around its one key head, which has `kv_heads` and `head_size`;
+            None for grouped-query attention.
         output_gate: whether queries come with gates, which the attention's output is multiplied by.
         residual_multiplier: the factor on the results of attention and MLP before they are added.
         embedding_multiplier: the factor on embedded tokens, rounded to their dtype if `embedding_rounded`.
@@ -835,6 +923,7 @@ class Architecture:
     gated: bool
     experts: Experts | None
     recurrence: Recurrence | None
+    latent: Latent | None
     output_gate: bool
     residual_multiplier: float
     embedding_multiplier: float
@@ -893,6 +982,7 @@ class Architecture:
             gated=family.gated,
             experts=None if family.experts is None else family.experts(config),
             recurrence=None if family.recurrence is None else family.recurrence(config),
+            latent=None if family.latent is None else family.latent(config),
             output_gate=family.output_gate,
             residual_multiplier=family.residual_multiplier(config),
             embedding_multiplier=float(multiplier),

@@ -11,6 +11,7 @@ from torch import nn
 
 from flowedge.models.architecture import Architecture, DeltaNet, Mamba2, Recurrence
 from flowedge.models.attention.attention import Attention, Scoring
+from flowedge.models.attention.latent import LatentAttention
 from flowedge.models.experts import ExpertLinears, MixtureMlp, ScaledRouter
 from flowedge.models.fusing import GATE_UP, QUERY_KEY_VALUE, fuse
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
@@ -223,7 +224,11 @@ class DecoderLayer(_Prepared):
         if architecture.recurrence is not None and self.is_recurrent:
             self.linear_attn = _recurrent_mixer(architecture, architecture.recurrence, cache_index)
         elif self.attends:
-            self.self_attn = GroupedAttention(architecture, layer, cache_index)
+            self.self_attn = (
+                GroupedAttention(architecture, layer, cache_index)
+                if architecture.latent is None
+                else LatentAttention(architecture, architecture.latent, cache_index)
+            )
         self.input_layernorm = _norm(architecture, architecture.hidden)
         if not self.has_mlp:
             return
@@ -256,7 +261,7 @@ class DecoderLayer(_Prepared):
 
     def fuse(self) -> None:
         """Join loaded linear layers that read the same rows, where that can be; it saves calls of torch."""
-        if self.attends:
+        if self.attends and self.architecture.latent is None:
             _fuse(self.self_attn, QUERY_KEY_VALUE, "qkv_proj")
         if self.has_mlp and isinstance(self.mlp, GatedMlp) and self.architecture.gated:
             _fuse(self.mlp, GATE_UP, "gate_up_proj")

@@ -45,12 +45,13 @@ def test_generate_with_the_check(
         ("lfm2_moe", "int4"),
         ("granitehybrid-experts", "int8"),
         ("nemotron_h", "none"),
+        ("glm4_moe_lite", "int8"),
     ],
 )
-def test_layers_with_a_state(
+def test_states_and_latent_attention(
     idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, quant: str
 ) -> None:
-    """Gated delta nets, projections by key head, short convolutions and Mamba-2, some beside experts."""
+    """Gated delta nets, projections by key head, short convolutions, Mamba-2, and one key for all heads."""
     comes_with_drafter = name == "qwen3_next"
     (make_mtp if comes_with_drafter else make_tiny)(tmp_path, name, vocab_size=300)
     byte_level().save_pretrained(tmp_path)

@@ -98,11 +98,12 @@ class Model:
         "lfm2_moe",
         "gpt_oss",
         "granitehybrid",
+        "glm4_moe_lite",
         *(pytest.param(name, marks=pytest.mark.proof) for name in ("granitehybrid-experts", "nemotron_h")),
     ],
 )
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """Models with delta nets, short convolutions, sinks, and state spaces of Mamba-2, some with experts."""
+    """Models with delta nets, short convolutions, sinks, state spaces of Mamba-2 and latent attention."""
     torch.set_num_threads(1)
     directory = tmp_path_factory.mktemp(request.param)
     torch.manual_seed(0)

@@ -99,6 +99,7 @@ MODELS: dict[str, Make] = {
     "qwen3_next": family("qwen3_next"),
     "lfm2_moe": family("lfm2_moe"),
     "gpt_oss": family("gpt_oss"),
+    "glm4_moe_lite": family("glm4_moe_lite"),
     "granitehybrid": family("granitehybrid-experts"),
     "nemotron_h": family("nemotron_h"),
     "multimodal": multimodal,

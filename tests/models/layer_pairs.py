@@ -18,7 +18,13 @@ from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.check.split_experts import split_experts
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.exact.self_test_attention import attention_sizes
-from flowedge.models.files.stored_tensors import delta_parts, is_by_key_head
+from flowedge.models.files.stored_tensors import (
+    StoredTensor,
+    delta_parts,
+    is_by_key_head,
+    is_keys_and_values,
+    latent_parts,
+)
 from flowedge.models.kv_cache import KVCache
 from flowedge.models.quant.quantize import quantize_block, quantize_linear
 from flowedge.models.recurrent.row_states import RowStates
@@ -212,8 +218,13 @@ def own_tensors(
     """The tensors of a layer by the names of our modules."""
     found = dict[str, torch.Tensor]()
     for name, tensor in theirs.items():
+        parts = dict[str, StoredTensor]()
+        shape = tuple(tensor.shape)
         if isinstance(architecture.recurrence, DeltaNet) and is_by_key_head(name):
-            parts = delta_parts(name, name, tuple(tensor.shape), architecture.recurrence)
+            parts |= delta_parts(name, name, shape, architecture.recurrence)
+        elif architecture.latent is not None and is_keys_and_values(name):
+            parts |= latent_parts(name, name, shape, architecture.heads, architecture.latent)
+        if parts:
             found |= {part: place.take(tensor) for part, place in parts.items()}
         else:
             found[family.module_name(f"model.layers.0.{name}").removeprefix("model.layers.0.")] = tensor

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import math
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from flowedge.models.architecture import (
     DeltaNet,
     Experts,
     KeyHeads,
+    Latent,
     Mamba2,
     ShortConvolution,
     family_of,
@@ -60,6 +62,7 @@ LLAMA: dict[str, Any] = {
     "gated": True,
     "experts": None,
     "recurrence": None,
+    "latent": None,
     "output_gate": False,
     "residual_multiplier": 1.0,
     "embedding_multiplier": 1.0,
@@ -215,6 +218,39 @@ ARCHITECTURES["gpt_oss"] = {
         layers=(True,) * LAYERS,
         biases=True,
         clamp=Clamp(0.8, 1.702),
+    ),
+}
+ARCHITECTURES["glm4_moe_lite"] = {
+    "kv_heads": 1,
+    "head_size": 32,
+    "scaling": 20**-0.5,
+    "norm_eps": 1e-5,
+    "qkv_bias": True,
+    "output_bias": True,
+    "latent": Latent(rank=24, rotated=8, plain=12, value=16, query_rank=64, paired=True),
+    "experts": Experts(
+        6,
+        2,
+        32,
+        normalised=True,
+        rounded=False,
+        layers=(False, True, True, True),
+        scores="sigmoid",
+        choice_bias=True,
+        least_sum=1e-20,
+        scale=1.8,
+        shared=32,
+        shared_gate=False,
+        unrounded=True,
+    ),
+}
+ARCHITECTURES["glm4_moe_lite-yarn"] = ARCHITECTURES["glm4_moe_lite"] | {
+    "scaling": 20**-0.5 * (0.08 * math.log(4) + 1) ** 2,
+    "qkv_bias": False,
+    "output_bias": False,
+    "latent": Latent(rank=24, rotated=8, plain=12, value=16, query_rank=None, paired=False),
+    "experts": replace(
+        ARCHITECTURES["glm4_moe_lite"]["experts"], layers=(True, False, True, False), shared=64
     ),
 }
 ARCHITECTURES["lfm2_moe"] = ARCHITECTURES["lfm2"] | {

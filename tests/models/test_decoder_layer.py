@@ -14,11 +14,12 @@ from flowedge.models.architecture import FAMILIES, Architecture
 from flowedge.models.decoder_layer import DecoderLayer, GatedMlp
 from flowedge.models.quant.quantize import module_bytes
 from tests.models.layer_pairs import LayerPair, layer_pair, tiny_config
-from tests.models.tiny_families import TINY
+from tests.models.tiny_families import LAYERS, TINY
 from tests.support.breadth import dealt, dealt_diagonally
 from tests.support.kernels import without_kernels
 
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 0.03, torch.float16: 0.004}  # relative to the largest
+LATENT = ("glm4_moe_lite", "glm4_moe_lite-yarn")
 EVERY_SIZE_A_UNIT = {"hidden_size": 128, "intermediate_size": 192, "num_key_value_heads": 2, "head_dim": 32}
 
 
@@ -37,12 +38,12 @@ def assert_equal(pair: LayerPair, *, ordered: bool = False, tolerance: float | N
 @pytest.mark.parametrize(
     ("name", "dtype"),
     dealt(
-        # In half precision a row near a tie of two experts may go the other way, which a state remembers.
+        # In half precision a row near a tie of two experts may go the other way, as others then remember.
         [
             case
             for case in itertools.product(TINY, ROUNDING)
             if case[1] is torch.float32
-            or case[0] not in ("qwen3_5_moe", "qwen3_next", "granitehybrid-experts", "gemma4-moe")
+            or case[0] not in ("qwen3_5_moe", "qwen3_next", "granitehybrid-experts", "gemma4-moe", *LATENT)
         ],
         lambda case: case[1] is torch.float32 or case[0] in ("gemma3", "mixtral"),
     ),
@@ -54,6 +55,13 @@ def test_every_family_with_a_mask(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", TINY)
 def test_every_family_in_the_order_of_positions(name: str) -> None:
     assert_equal(layer_pair(name), ordered=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", LATENT)
+def test_latent_attention_beside_mlps_without_experts(name: str, dtype: torch.dtype) -> None:
+    for ordered in (False, True):
+        assert_equal(layer_pair(name, dtype, mlp_layer_types=["dense"] * LAYERS), ordered=ordered)
 
 
 def test_a_rotation_of_a_part_of_each_head() -> None:

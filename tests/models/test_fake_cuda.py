@@ -327,6 +327,7 @@ def test_every_module_that_computes_is_run(
     run_family(gpu, families("granitehybrid"))
     run_family(gpu, families("gemma4-small"))
     run_family(gpu, families("gemma4-moe"))
+    run_family(gpu, families("glm4_moe_lite"))
     run_exact_family(gpu, families("gemma2"), "native")
     run_exact_family(gpu, families("qwen3"), "int8")
     run_static_family(gpu, families("gemma2"))

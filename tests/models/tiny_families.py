@@ -95,6 +95,18 @@ GRANITE: dict[str, Any] = {
     "logits_scaling": 2.5,
     "attention_bias": True,
 }
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "initializer_range": 0.2,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
 SHARED_EXPERT = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
 
 GEMMA4: dict[str, Any] = {
@@ -190,6 +202,18 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "gemma4_unified": ("gemma4_unified_text", GEMMA4 | KEYS_AS_VALUES),
+    "glm4_moe_lite": ("glm4_moe_lite", {**LATENT, "attention_bias": True}),
+    "glm4_moe_lite-yarn": (
+        "glm4_moe_lite",
+        {
+            **LATENT,
+            **rope("yarn", factor=4.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=0.8),
+            "q_lora_rank": None,
+            "rope_interleave": False,
+            "n_shared_experts": 2,
+            "mlp_layer_types": ["sparse", "dense", "sparse", "dense"],
+        },
+    ),
     "phi3": ("phi3", {"sliding_window": WINDOW}),
     "phi3-longrope": ("phi3", LONGROPE),
     "granite": ("granite", GRANITE),

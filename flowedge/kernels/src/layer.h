@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attention.h"
+#include "latent.h"
 #include "mixture.h"
 #include "recurrence.h"
 
@@ -30,6 +31,8 @@ struct Layer {
     const ShortConvolution* convolution;  // null likewise
     int32_t ungated;  // whether an MLP's values, of gate_up[0] or of experts' ups, are activated, and no gate multiplies them
 
+    const Latent* latent;  // null where key heads have keys and values of their own; qkv then has queries and the key
+
     // A layer has attention or what stands in its place, or an MLP, or both.
     bool mixes() const { return output.weight; }
     bool has_mlp() const { return down.weight; }
@@ -48,8 +51,17 @@ struct Layer {
     int64_t mixed() const {  // numbers of a row's products before the attention
         if (convolution) return convolution->in.out;
         if (recurrence) return recurrence->projected();
+        if (latent) return queries_at() + heads * head_size;
         return gates + all_heads() * head_size;
     }
+
+    // Where the queries that attention reads lie among them. In latent attention, the projections of rows come first,
+    // and then what a head's query, and later its value, is.
+    int64_t queries_at() const {
+        return latent ? values_at() + heads * std::max(latent->query(), latent->value) : gates;
+    }
+
+    int64_t values_at() const { return qkv[0].out + qkv[1].out; }  // of latent attention
 
     int64_t all_heads() const { return heads + (shares_keys ? 0 : 2 * kv_heads); }  // of queries, keys and values
 };
@@ -185,7 +197,7 @@ class Room {
         room.wide_stride = layer.hidden;
         room.routed_stride = room.entry_stride = room.attention_floats = 0;
         room.attention_rows = run.most_rows();
-        int64_t operand = layer.hidden, shared = 0, entries = 0, beside = 0;
+        int64_t operand = layer.hidden, shared = 0, entries = 0, beside = 0, of_heads = 0;
         for (int64_t i = first; i < stop; i++) {
             const Mixture* mixture = layers[i]->mixture;
             const int64_t mixed = layers[i]->mixed();
@@ -195,6 +207,10 @@ class Room {
             room.wide_stride = std::max({room.wide_stride, 2 * layers[i]->intermediate, mixture ? mixture->all() : 0});
             room.wide_stride = std::max(room.wide_stride, 2 * layers[i]->given);
             operand = std::max({operand, layers[i]->intermediate, layers[i]->given});
+            if (const Latent* latent = layers[i]->latent) {
+                operand = std::max(operand, latent->queries.weight ? latent->queries.in : 0);
+                of_heads = std::max(of_heads, latent->operand_floats(rows));
+            }
             if (!mixture) continue;
             if (layers[i]->down.weight) beside = rows * layer.hidden;
             const int64_t from = mixture->experts[1].in, to = mixture->experts[2].in;
@@ -207,7 +223,7 @@ class Room {
             entries = std::max(entries, rows * mixture->of_row());
         }
         const int64_t groups = operand / 16 + 1, most = std::max(rows, entries);
-        const int64_t values = Operand::floats(most, operand), shared_groups = shared / 16 + 1;
+        const int64_t values = std::max(Operand::floats(most, operand), of_heads), shared_groups = shared / 16 + 1;
         const int64_t shared_values = shared ? Operand::floats(rows, shared) : 0;
         const int64_t floats = rows * (layer.hidden + room.wide_stride + room.routed_stride) + most * 2 * groups + values +
                                rows * 2 * shared_groups + shared_values + beside +
@@ -262,6 +278,8 @@ class LayerForward {
             recurrent_half(*layer_.recurrence);
         else if (layer_.convolution)
             convolution_half(*layer_.convolution);
+        else if (layer_.latent)
+            latent_half(*layer_.latent);
         else
             attention_half();
         if (layer_.mixture)
@@ -289,6 +307,60 @@ class LayerForward {
             write_operand(layer_.output, attended, m, room_.operand);
         }
         add_output();
+    }
+
+    void latent_half(const Latent& latent) {
+        const int64_t rows = run_.rows, heads = latent.heads, values_at = layer_.values_at();
+        products(layer_.input_norm, layer_.qkv, 2);
+        team_.meet();
+        if (latent.queries.weight) {
+            for (int64_t m = own_.start; m < own_.stop; m++) {
+                normalise(wide(m), latent.query_norm, latent.queries.in, latent.epsilon, wide(m));
+                write_operand(latent.queries, wide(m), m, room_.operand);
+            }
+            team_.meet();
+            multiply(room_.operand.rows(rows, latent.queries), latent.queries, wide(0) + values_at, room_.wide_stride, team_);
+            team_.meet();
+        }
+        each_unit(heads + 1, [&](const SessionRows& session, int64_t m, int64_t row, int64_t head) {
+            rotate_and_cache(latent, session, m, row, head);
+        });
+        team_.meet();
+        latent.multiply(latent.keys, room_.operand, rows, queries(0), latent.vector(), room_.wide_stride, team_);
+        team_.meet();
+        attend_heads();
+        team_.meet();
+        each_unit(heads, [&](const SessionRows&, int64_t, int64_t row, int64_t head) {
+            write_operand(latent.values[head], queries(row) + head * latent.vector(), head * rows + row, room_.operand);
+        });
+        team_.meet();
+        latent.multiply(latent.values, room_.operand, rows, wide(0) + values_at, latent.value, room_.wide_stride, team_);
+        team_.meet();
+        for (int64_t m = own_.start; m < own_.stop; m++) write_operand(layer_.output, wide(m) + values_at, m, room_.operand);
+        add_output();
+    }
+
+    // One head's query, the part that does not rotate as an operand, or the key behind the last head, of a row, which is
+    // the row `m` of its session.
+    void rotate_and_cache(const Latent& latent, const SessionRows& session, int64_t m, int64_t row, int64_t head) {
+        const int64_t size = latent.vector(), at = session.paths.positions[m] * layer_.rotated;
+        const float *cosines = run_.cosines[index_] + at, *sines = run_.sines[index_] + at;
+        if (head < latent.heads) {
+            const float* query = wide(row) + (latent.queries.weight ? layer_.values_at() : 0) + head * latent.query();
+            float* rotated = queries(row) + head * size + latent.rank;
+            write_operand(latent.keys[head], query, head * run_.rows + row, room_.operand);
+            latent.take_rotated(query + latent.plain, rotated);
+            rotate(rotated, cosines, sines, latent.rotated);
+            return;
+        }
+        const float* projected = wide(row) + layer_.qkv[0].out;
+        float* key = room_.attention + team_.member * room_.attention_floats;
+        normalise(projected, latent.key_norm, latent.rank, latent.epsilon, key);
+        latent.take_rotated(projected + latent.rank, key + latent.rank);
+        rotate(key + latent.rank, cosines, sines, latent.rotated);
+        const Cache& cache = session.caches[index_];
+        write_vector(cache, cache.keys, cache.key_scales, size, 0, session.slot + m, key);
+        write_vector(cache, cache.values, cache.value_scales, size, 0, session.slot + m, key);
     }
 
     // The product of the output, which the operand has, is added to the hidden rows.
@@ -523,7 +595,7 @@ class LayerForward {
 
     float* wide(int64_t row) const { return room_.wide + row * room_.wide_stride; }
 
-    float* queries(int64_t row) const { return wide(row) + layer_.gates; }
+    float* queries(int64_t row) const { return wide(row) + layer_.queries_at(); }
 
     void read_and_normalise(const float* weight, const Linear& linear) {
         float* normed = room_.normed + team_.member * layer_.hidden;
@@ -548,16 +620,23 @@ class LayerForward {
         }
     }
 
-    void rotate_and_cache() {
-        const int64_t all = layer_.all_heads();
-        const Range own = team_.share(run_.rows * all);
+    // Calls work(session, row of the session, row, unit) for this member's share of `count` units of each row.
+    template <class Work>
+    void each_unit(int64_t count, const Work& work) {
+        const Range own = team_.share(run_.rows * count);
         int64_t first = 0;  // row of the session
         for (int64_t i = 0; i < run_.count; first += run_.sessions[i++].rows) {
             const SessionRows& session = run_.sessions[i];
-            const int64_t stop = std::min(own.stop, (first + session.rows) * all);
-            for (int64_t unit = std::max(own.start, first * all); unit < stop; unit++)
-                rotate_and_cache(session, first, unit / all - first, unit % all, queries(unit / all));
+            const int64_t stop = std::min(own.stop, (first + session.rows) * count);
+            for (int64_t unit = std::max(own.start, first * count); unit < stop; unit++)
+                work(session, unit / count - first, unit / count, unit % count);
         }
+    }
+
+    void rotate_and_cache() {
+        each_unit(layer_.all_heads(), [&](const SessionRows& session, int64_t m, int64_t row, int64_t head) {
+            rotate_and_cache(session, row - m, m, head, queries(row));
+        });
     }
 
     // One head of a session's row `m`, whose queries, keys and values are `projected`; `first` is the row of the session.
@@ -601,8 +680,11 @@ class LayerForward {
                           layer_.scaling,  layer_.softcap,                 layer_.window,     layer_.sinks};
         const AttentionRoom room =
             AttentionRoom::of(room_.attention + team_.member * room_.attention_floats, room_.attention_rows, heads);
-        const int64_t divisions = (team_.members + heads.kv_heads - 1) / heads.kv_heads;  // of a session's rows
-        const int64_t units = heads.kv_heads * divisions;                                // of a session
+        // The many queries of the only key of latent attention are divided, so that one row has several members.
+        const int64_t parts = layer_.latent ? std::min<int64_t>(team_.members, heads.group) : 1;
+        const int64_t divided = heads.kv_heads * parts;
+        const int64_t divisions = (team_.members + divided - 1) / divided;  // of a session's rows
+        const int64_t units = divided * divisions;                          // of a session
         int64_t total = 0;
         for (int64_t i = 0; i < run_.count; i++) total += units * unit_cost(run_.sessions[i]);
         const Range own = team_.share(total);  // a member computes the units whose cost begins in its share
@@ -612,11 +694,15 @@ class LayerForward {
             const int64_t cost = unit_cost(session);
             for (int64_t unit = 0; unit < units; unit++, before += cost) {
                 if (before < own.start || before >= own.stop) continue;
-                const int64_t part = unit % divisions;
+                const int64_t part = unit % divisions, which = unit / divisions % parts;
                 const int64_t start = session.rows * part / divisions, stop = session.rows * (part + 1) / divisions;
+                const int64_t query = heads.group * which / parts;
+                Heads own_heads = heads;
+                own_heads.group = heads.group * (which + 1) / parts - query;
+                float* own_queries = queries(first) + query * heads.size;
                 if (start < stop)
-                    attend(queries(first), room_.wide_stride, queries(first), room_.wide_stride, unit / divisions, start,
-                           stop - start, session.caches[index_], session.paths, heads, room);
+                    attend(own_queries, room_.wide_stride, own_queries, room_.wide_stride, unit / divisions / parts, start,
+                           stop - start, session.caches[index_], session.paths, own_heads, room);
             }
         }
     }

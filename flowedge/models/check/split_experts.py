@@ -17,7 +17,7 @@ from flowedge.models.experts import ExpertLinears
 from flowedge.models.row_functions import DecidingLinear, activation_of
 
 _INNER = ".layer"  # in the path of a linear layer that another one stands around
-_DECIDING = frozenset({"in_proj_a", "in_proj_b", "in_proj_ba", "shared_expert_gate", "proj"})
+_DECIDING = frozenset({"in_proj_a", "in_proj_b", "in_proj_ba", "kv_b_proj", "proj", "shared_expert_gate"})
 
 
 class SplitExperts(ExpertLinears):

@@ -27,7 +27,9 @@ from flowedge.models.files.stored_tensors import (
     gate_up_parts,
     is_by_key_head,
     is_gate_up,
+    is_keys_and_values,
     is_stack,
+    latent_parts,
 )
 from flowedge.models.files.weight_file import StoredSlice, Weights, WeightSlice
 from flowedge.models.gguf.architectures import architecture_of, module_tensors
@@ -56,6 +58,9 @@ def name_tensors(model: ModelConfig, files: TensorFiles, place: Path) -> dict[st
         net = model.architecture.recurrence if model.family.delta_by_key_head else None
         if isinstance(net, DeltaNet) and is_by_key_head(name):
             found |= delta_parts(name, stored, tuple(files.handle(stored).shape), net)
+        elif (latent := model.architecture.latent) is not None and is_keys_and_values(name):
+            shape = tuple(files.handle(stored).shape)
+            found |= latent_parts(name, stored, shape, model.architecture.heads, latent)
         elif is_gate_up(name) and not model.architecture.fused:
             found |= gate_up_parts(name, stored, tuple(files.handle(stored).shape))
         elif is_stack(name):

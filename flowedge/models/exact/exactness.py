@@ -65,7 +65,7 @@ def try_exactness(
     others: linear layers beside those of the decoder layers.
     """
     architecture = layers[0].architecture
-    kinds = dict.fromkeys(layer.self_attn.key_heads for layer in layers if not layer.is_recurrent)
+    kinds = dict.fromkeys(layer.self_attn.key_heads for layer in layers if layer.attends)
     sizes = _attention_sizes(device, architecture.heads, list(kinds) or [architecture.usual_heads])
     if sizes is None:
         return ExactProbe(None, f"float32 products on {device} add up in an order that depends on the rows")

@@ -57,6 +57,13 @@ _WHOLE: dict[str, tuple[int, int]] = {
     "n_routed_experts": (0, MAX_EXPERTS),
     "moe_shared_expert_intermediate_size": (0, 1 << 20),
     "moe_latent_size": (1, 1 << 17),
+    "n_shared_experts": (0, MAX_EXPERTS),
+    "first_k_dense_replace": (0, MAX_LAYERS),
+    "kv_lora_rank": (1, 1 << 14),
+    "q_lora_rank": (1, 1 << 17),
+    "qk_rope_head_dim": (2, 1 << 14),
+    "qk_nope_head_dim": (1, 1 << 14),
+    "v_head_dim": (1, 1 << 14),
     "n_group": (1, MAX_EXPERTS),
     "topk_group": (1, MAX_EXPERTS),
     "conv_L_cache": (1, 64),
@@ -123,6 +130,7 @@ _BOOLEAN = frozenset(
         "use_bias",
         "use_conv_bias",
         "block_auto_adjust_ff_dim",
+        "rope_interleave",
         "bias",
         "attention_k_eq_v",
         "enable_moe_block",
@@ -138,6 +146,8 @@ _TEXT = frozenset(
         "mamba_hidden_act",
         "hybrid_override_pattern",
         "position_embedding_type",
+        "topk_method",
+        "scoring_func",
         "rope_type",
         "type",
         "dtype",
@@ -147,6 +157,7 @@ _TEXT = frozenset(
 _TOKENS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 # Lists of whole numbers: least and most value of an entry.
 _WHOLES: dict[str, tuple[int, int]] = {"mlp_only_layers": (0, MAX_LAYERS), "no_rope_layers": (0, 1)}
+_NAMES = frozenset({"layer_types", "layers_block_type", "mlp_layer_types"})
 _REALS = frozenset({"short_factor", "long_factor"})
 # Objects with fields of these names, at any depth.
 _OBJECTS = frozenset({"rope_parameters", "rope_scaling", "full_attention", "sliding_attention"})
@@ -230,7 +241,7 @@ def _expected_scalar(name: str, value: object) -> str | None:
 def _expected_list(name: str, value: object) -> str | None:
     """Return what a list must hold, as "a list of positive numbers"; None if the value is right."""
     entries: list[Any] = value if isinstance(value, list) and len(value) <= _MAX_LIST else [None]
-    if name in ("layer_types", "layers_block_type") and not all(isinstance(kind, str) for kind in entries):
+    if name in _NAMES and not all(isinstance(kind, str) for kind in entries):
         return f"a list of at most {_MAX_LIST} names"
     if name in _WHOLES and not all(_is_whole(entry, *_WHOLES[name]) for entry in entries):
         return f"a list of integers from {_WHOLES[name][0]} to {_WHOLES[name][1]}"

@@ -69,6 +69,8 @@ def check_config(family: Family, config: Any) -> None:
     _check_experts(family, config)
     if family.recurrence is not None:
         _check_recurrent_layers(family, config)
+    if family.latent is not None:
+        _check_latent(config)
     for rope in rope_by_layer_type(config).values():
         kind = rope.get("rope_type", "default")
         supported = _FIXED_ROPE | _LENGTH_DEPENDENT_ROPE
@@ -142,6 +144,30 @@ def _check_gemma4(config: Any) -> None:
             raise CheckpointError(
                 f"top_k_experts is {sizes['top_k_experts']}, and there are {sizes['num_experts']} experts"
             )
+
+
+def _check_latent(config: Any) -> None:
+    """Check what the configs of GLM-4.7-Flash may ask for beside the layers of transformers."""
+    if config.num_key_value_heads != config.num_attention_heads:
+        raise CheckpointError(
+            f"num_key_value_heads is {config.num_key_value_heads}; in latent attention each of the "
+            f"{config.num_attention_heads} heads has keys"
+        )
+    if (share := (config.rope_parameters or {}).get("partial_rotary_factor", 1.0)) != 1:
+        raise CheckpointError(f"partial_rotary_factor is {share}; qk_rope_head_dim says what rotates")
+    for field, supported in (("topk_method", "noaux_tc"), ("scoring_func", "sigmoid")):
+        if (found := getattr(config, field, supported)) != supported:
+            raise CheckpointError(f"{field} is {found!r}; supported: {supported}")
+    kinds, layers = config.mlp_layer_types, config.num_hidden_layers
+    if len(kinds) != layers:
+        raise CheckpointError(f"mlp_layer_types has {len(kinds)} entries for {layers} layers")
+    if unknown := set(kinds) - {"dense", "sparse"}:
+        raise CheckpointError(f"mlp_layer_types has {', '.join(sorted(unknown))}; supported: dense, sparse")
+    dense = getattr(config, "first_k_dense_replace", None)
+    if dense is not None and kinds != ["dense"] * min(dense, layers) + ["sparse"] * (layers - dense):
+        raise CheckpointError(
+            f"first_k_dense_replace is {dense}, but the layers of mlp_layer_types without experts are others"
+        )
 
 
 def _check_recurrent_layers(family: Family, config: Any) -> None:

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import torch
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import DeltaNet
+from flowedge.models.architecture import DeltaNet, Latent
 from flowedge.models.files.config_numbers import MAX_EXPERTS
 
 _BY_KEY_HEAD = re.compile(r"((?:.*\.)?linear_attn\.)in_proj_(qkvz|ba)\.weight")
 _GATE_UP = re.compile(r"(.*\.)gate_up_proj\.weight")
+_KEYS_AND_VALUES = re.compile(r"((?:.*\.)?self_attn\.)kv_b_proj\.weight")
 _STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|up_proj|down_proj)(_bias|_blocks|_scales)?")
 
 
@@ -36,7 +37,8 @@ class StoredTensor:
         name: the stored tensor's name in its file.
         expert: the expert's index on the first axis of a stack; None for a whole stored tensor.
         rows: [start, stop) of the expert's rows, of which it has every one, or every `step`-th.
-        transposed: whether the expert's rows are the columns of what is stored.
+        transposed: whether the expert's rows are the columns of what is stored; of a stack, whether the rows
+            that were chosen become columns.
         exponents: the stored tensor of the exponents of blocks in MXFP4; "" for other tensors.
         paired_heads: the number of heads among the rows, if the two rows that a rotary angle turns are stored
             side by side; 0 if the first half of a head's rows precedes the second half, as in transformers.
@@ -45,6 +47,8 @@ class StoredTensor:
         axis: where an axis of length 1 was left out; None where none was.
         log_negated: whether the stored values are -e^x of the model's values x.
         flat: whether the stored axes are one in the model.
+        stack: the number of matrices whose rows are stored one after the other, and which are a stack in the
+            model, each with some of its rows as an expert; 0 for none.
     """
 
     name: str
@@ -59,6 +63,7 @@ class StoredTensor:
     step: int = 1
     transposed: bool = False
     exponents: str = ""
+    stack: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,12 +73,15 @@ class StoredTensor:
     @property
     def is_whole(self) -> bool:
         """Whether this is all of the stored tensor."""
-        return self.expert is None and not self.spans
+        return self.expert is None and not self.spans and not self.stack
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of this part of a stored tensor of shape `whole`."""
         if self.spans:
             return (sum(stop - start for start, stop in self.spans), *whole[1:])
+        if self.stack:
+            sizes = (self.rows[1] - self.rows[0], *whole[1:])
+            return (self.stack, *(reversed(sizes) if self.transposed else sizes))
         if self.flat:
             return (math.prod(whole),)
         if self.axis is not None:
@@ -90,8 +98,8 @@ class StoredTensor:
         if self.log_negated or self.flat:
             values = whole[...].reshape(-1) if self.flat else whole[...]
             return (values.float().neg().log() if self.log_negated else values)[rows or slice(None)]
-        if self.spans:
-            return torch.cat([whole[span.start : span.stop] for span in self._spans_of(rows)])
+        if self.spans or self.stack:
+            return self._matrices(whole, rows) if self.stack else self._joined(whole, rows)
         if self.expert is not None:
             span = range(*self.rows, self.step)[rows or slice(None)]
             chosen = slice(span.start, span.stop, span.step)
@@ -104,6 +112,17 @@ class StoredTensor:
             return self._heads(whole, range(whole.shape[0])[rows or slice(None)])
         taken = whole[index]
         return taken - self.added if self.added else taken
+
+    def _joined(self, whole: Indexed, rows: slice | None) -> torch.Tensor:
+        """The given rows of all spans."""
+        return torch.cat([whole[span.start : span.stop] for span in self._spans_of(rows)])
+
+    def _matrices(self, whole: Indexed, rows: slice | None) -> torch.Tensor:
+        """The given matrices of a stack, or all."""
+        chosen, size = range(self.stack)[rows or slice(None)], whole.shape[0] // self.stack
+        stored = whole[chosen.start * size : chosen.stop * size]
+        parts = stored.view(len(chosen), size, *stored.shape[1:])[:, slice(*self.rows)]
+        return (parts.transpose(1, 2) if self.transposed else parts).contiguous()
 
     def _spans_of(self, rows: slice | None) -> list[range]:
         """The stored rows that the given rows of this part are, or all of them."""
@@ -130,6 +149,8 @@ class StoredTensor:
         """What distinguishes this part from the stored tensor, beside the choice of rows; "" if nothing."""
         paired = f"{self.paired_heads} paired heads" if self.paired_heads else ""
         spans = "rows " + ",".join(f"{start}:{stop}" for start, stop in self.spans) if self.spans else ""
+        if self.stack:
+            spans = f"rows {self.rows[0]}:{self.rows[1]} of each of {self.stack}"
         axis = "" if self.axis is None else f"without axis {self.axis}"
         added = f"added {self.added:g}" if self.added else ""
         every = f"every {self.step}" if self.step > 1 else ""
@@ -152,6 +173,31 @@ def is_stack(name: str) -> bool:
 def is_by_key_head(name: str) -> bool:
     """Return whether a tensor of this name may hold projections of a gated delta net by key heads."""
     return _BY_KEY_HEAD.fullmatch(name) is not None
+
+
+def is_keys_and_values(name: str) -> bool:
+    """Return whether a tensor of this name holds the matrices of latent attention's keys and values."""
+    return _KEYS_AND_VALUES.fullmatch(name) is not None
+
+
+def latent_parts(
+    name: str, stored: str, shape: tuple[int, ...], heads: int, latent: Latent
+) -> Mapping[str, StoredTensor]:
+    """The matrices of keys and of values, by name, in a tensor that has the rows of each head together.
+
+    Raises:
+        CheckpointError: when the tensor has other rows.
+    """
+    match = _KEYS_AND_VALUES.fullmatch(name)
+    assert match is not None, "is_keys_and_values"
+    plain, both = latent.plain, latent.plain + latent.value
+    if len(shape) != 2 or shape[0] != both * heads:
+        rows = f"{both} rows for each of {heads} heads"
+        raise CheckpointError(f"tensor {stored} has shape {list(shape)}, the config asks for {rows}")
+    return {
+        f"{match[1]}k_b.weight": StoredTensor(stored, rows=(0, plain), stack=heads, transposed=True),
+        f"{match[1]}v_b.weight": StoredTensor(stored, rows=(plain, both), stack=heads),
+    }
 
 
 def is_gate_up(name: str) -> bool:

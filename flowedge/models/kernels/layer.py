@@ -11,12 +11,14 @@ from torch import nn
 
 from flowedge.device.kernel_library import library
 from flowedge.models.architecture import Architecture, Experts
+from flowedge.models.attention.latent import HeadLinears, LatentAttention
 from flowedge.models.decoder_layer import DecoderLayer, GatedMlp, GroupedAttention
 from flowedge.models.experts import ExpertLinears, MixtureMlp, Router
 from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear, rounding
 from flowedge.models.kernels.structures import (
     FORMATS,
     ConvolutionFields,
+    LatentFields,
     LayerFields,
     LinearFields,
     LinearRecurrenceFields,
@@ -114,7 +116,7 @@ class KernelLayer:
     def _attention(
         self,
         fields: LayerFields,
-        attention: GroupedAttention,
+        attention: GroupedAttention | LatentAttention,
         architecture: Architecture,
         window: int | None,
         rotated: int,
@@ -122,14 +124,18 @@ class KernelLayer:
         key_heads = attention.key_heads
         fields.heads, fields.kv_heads = architecture.heads, key_heads.count
         fields.head_size, fields.window = key_heads.size, window or 0
-        fields.rotated = rotated if attention.rotates else 0
         fields.scaling, fields.softcap = architecture.scaling, architecture.softcap or 0.0
+        fields.output = self._linear(attention.o_proj)
+        if isinstance(attention, LatentAttention):
+            fields.rotated = rotated
+            self._latent(fields, attention)
+            return
+        fields.rotated = rotated if attention.rotates else 0
         fields.gates = architecture.heads * key_heads.size if architecture.output_gate else 0
         fields.keys_as_values, fields.shares_keys = attention.keys_as_values, attention.shares_keys
         fields.rounds_keys = attention.is_shared
         if architecture.value_norm:
             fields.value_norm = self._floats(torch.ones(key_heads.size))
-        fields.output = self._linear(attention.o_proj)
         _fill(fields.qkv, [self._linear(part) for part in attention.projections])
         if architecture.query_key_norms:
             fields.query_norm = self._norm(attention.q_norm)
@@ -137,6 +143,39 @@ class KernelLayer:
                 fields.key_norm = self._norm(attention.k_norm)
         if attention.sinks is not None:
             fields.sinks = self._floats(attention.sinks)
+
+    def _latent(self, fields: LayerFields, attention: LatentAttention) -> None:
+        sizes = attention.latent
+        own = LatentFields(
+            heads=fields.heads,
+            rank=sizes.rank,
+            rotated=sizes.rotated,
+            plain=sizes.plain,
+            value=sizes.value,
+            key_norm=self._norm(attention.kv_a_layernorm),
+            epsilon=sizes.epsilon,
+            paired=sizes.paired,
+            keys=self._heads(attention.k_b),
+            values=self._heads(attention.v_b),
+        )
+        first = attention.q_proj if sizes.query_rank is None else attention.q_a_proj
+        _fill(fields.qkv, [self._linear(first), self._linear(attention.kv_a_proj_with_mqa)])
+        if sizes.query_rank is not None:
+            own.queries = self._linear(attention.q_b_proj)
+            own.query_norm = self._norm(attention.q_a_layernorm)
+        fields.latent = ctypes.addressof(own)
+        self._kept.append(own)
+
+    def _heads(self, module: HeadLinears) -> int:
+        """The address of the structures of each head's linear layer."""
+        heads, outputs, inputs = module.weight.shape
+        fields = (LinearFields * heads)()
+        for head, weight in enumerate(module.weight):
+            linear = nn.Linear(inputs, outputs, bias=False, device="meta").requires_grad_(False)
+            linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+            fields[head] = self._linear(linear)
+        self._kept.append(fields)
+        return ctypes.addressof(fields)
 
     def _convolution(self, part: GatedConvolution) -> int:
         fields = ConvolutionFields(

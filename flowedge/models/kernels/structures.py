@@ -75,6 +75,23 @@ class ConvolutionFields(ctypes.Structure):
     _fields_ = [("inputs", _Size), ("projection", LinearFields), ("weight", _Pointer)]
 
 
+class LatentFields(ctypes.Structure):
+    _fields_ = [
+        ("heads", _Size),
+        ("rank", _Size),
+        ("rotated", _Size),
+        ("plain", _Size),
+        ("value", _Size),
+        ("queries", LinearFields),
+        ("query_norm", _Pointer),
+        ("key_norm", _Pointer),
+        ("epsilon", ctypes.c_float),
+        ("paired", _Flag),
+        ("keys", _Pointer),
+        ("values", _Pointer),
+    ]
+
+
 class LayerFields(ctypes.Structure):
     _fields_ = [
         ("hidden", _Size),
@@ -106,6 +123,7 @@ class LayerFields(ctypes.Structure):
         ("gates", _Size),
         ("convolution", _Pointer),
         ("ungated", _Flag),
+        ("latent", _Pointer),
         ("value_norm", _Pointer),
         ("keys_as_values", _Flag),
         ("shares_keys", _Flag),

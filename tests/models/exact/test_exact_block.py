@@ -101,8 +101,18 @@ def test_histories_of_the_bundled_model(precision: str) -> None:
     check(Checkpoint.open("bundled"), 5, prompt=200, **PRECISIONS[precision])
 
 
-# Windows, a soft cap, two kinds of angles, experts, angles that depend on the length, states, shared keys.
-DISTINCT = ("mistral", "gemma2", "gemma3", "mixtral", "phi3-longrope", "qwen3_5", "gemma4-small")
+# Windows, a soft cap, two kinds of angles, experts, angles that depend on the length, states, shared keys,
+# and latent attention.
+DISTINCT = (
+    "mistral",
+    "gemma2",
+    "gemma3",
+    "mixtral",
+    "phi3-longrope",
+    "qwen3_5",
+    "gemma4-small",
+    "glm4_moe_lite",
+)
 
 
 @pytest.mark.parametrize(

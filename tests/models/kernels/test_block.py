@@ -37,6 +37,7 @@ DISTINCT = (
     "gpt_oss",
     "granitehybrid-experts",
     "nemotron_h",
+    "glm4_moe_lite",
     # Keys that serve as values; rows that layers are given, and keys that they share; experts beside an MLP.
     "gemma4",
     "gemma4-small",
@@ -175,7 +176,8 @@ def test_rows_have_the_bits_of_their_paths_alone(build: None, name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "gemma2", "mixtral", "qwen3_5", "lfm2", "granitehybrid-experts", "nemotron_h"]
+    "family",
+    ["llama", "gemma2", "mixtral", "qwen3_5", "lfm2", "granitehybrid-experts", "nemotron_h", "glm4_moe_lite"],
 )
 @torch.inference_mode()
 def test_the_bits_depend_neither_on_the_division_of_the_model_nor_on_threads(
