@@ -104,6 +104,7 @@ MODELS: dict[str, Make] = {
     "nemotron_h": family("nemotron_h"),
     "multimodal": multimodal,
     "gguf": gguf("qwen2"),
+    "gguf-flash": gguf("glm4_moe_lite"),
     "gguf-recurrent": gguf("qwen3_5_moe"),
 }
 

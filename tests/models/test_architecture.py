@@ -222,12 +222,12 @@ ARCHITECTURES["gpt_oss"] = {
 }
 ARCHITECTURES["glm4_moe_lite"] = {
     "kv_heads": 1,
-    "head_size": 32,
+    "head_size": 72,
     "scaling": 20**-0.5,
     "norm_eps": 1e-5,
     "qkv_bias": True,
     "output_bias": True,
-    "latent": Latent(rank=24, rotated=8, plain=12, value=16, query_rank=64, paired=True),
+    "latent": Latent(rank=64, rotated=8, plain=12, value=16, query_rank=96, paired=True),
     "experts": Experts(
         6,
         2,
@@ -248,7 +248,7 @@ ARCHITECTURES["glm4_moe_lite-yarn"] = ARCHITECTURES["glm4_moe_lite"] | {
     "scaling": 20**-0.5 * (0.08 * math.log(4) + 1) ** 2,
     "qkv_bias": False,
     "output_bias": False,
-    "latent": Latent(rank=24, rotated=8, plain=12, value=16, query_rank=None, paired=False),
+    "latent": Latent(rank=64, rotated=8, plain=12, value=16, query_rank=None, paired=False),
     "experts": replace(
         ARCHITECTURES["glm4_moe_lite"]["experts"], layers=(True, False, True, False), shared=64
     ),

@@ -97,9 +97,8 @@ GRANITE: dict[str, Any] = {
 }
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,
-    "initializer_range": 0.2,
-    "q_lora_rank": 64,
-    "kv_lora_rank": 24,
+    "q_lora_rank": 96,
+    "kv_lora_rank": 64,
     "qk_nope_head_dim": 12,
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,

@@ -37,6 +37,7 @@ ARCHITECTURES = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
+    "glm4_moe_lite": "deepseek2",
     "gpt_oss": "gpt-oss",
     "lfm2": "lfm2",
     "lfm2_moe": "lfm2moe",
@@ -143,7 +144,7 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
         rope = rope["full_attention"]
     if architecture == "granitehybrid":
         file.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
-    add_rope(file, rope, config, head_size)
+    add_rope(file, rope, config, config.qk_rope_head_dim if architecture == "deepseek2" else head_size)
 
 
 def add_recurrence(file: GGUFWriter, config: Any, architecture: str) -> None:
@@ -176,6 +177,13 @@ def add_experts(file: GGUFWriter, config: Any, architecture: str) -> None:
     sized = ("qwen3moe", "qwen35moe", "lfm2moe", "nemotron_h_moe")
     if architecture in sized or (architecture == "gemma4" and experts):
         file.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if architecture == "deepseek2":
+        file.add_expert_feed_forward_length(config.moe_intermediate_size)
+        file.add_leading_dense_block_count(config.mlp_layer_types.count("dense"))
+        file.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+        file.add_expert_shared_count(config.n_shared_experts)
+        file.add_expert_weights_norm(config.norm_topk_prob)
+        file.add_expert_weights_scale(config.routed_scaling_factor)
     if architecture == "qwen35moe":
         file.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if architecture == "lfm2moe":
@@ -201,6 +209,15 @@ def add_key_heads(file: GGUFWriter, config: Any, architecture: str) -> None:
     elif architecture in LFM2:
         file.add_head_count_kv([0 if kind == "conv" else heads for kind in config.layer_types])
         file.add_shortconv_l_cache(config.conv_L_cache)
+    elif architecture == "deepseek2":
+        file.add_head_count_kv(1)
+        file.add_kv_lora_rank(config.kv_lora_rank)
+        if config.q_lora_rank is not None:
+            file.add_q_lora_rank(config.q_lora_rank)
+        file.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
+        file.add_value_length(config.kv_lora_rank)
+        file.add_key_length_mla(config.qk_nope_head_dim + config.qk_rope_head_dim)
+        file.add_value_length_mla(config.v_head_dim)
     elif architecture in STATE_SPACES:
         file.add_head_count_kv([heads if kind == "full_attention" else 0 for kind in config.layer_types])
     else:
@@ -293,7 +310,9 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
             continue
         values = stored_values(own, tensor.numpy(), config, architecture)
         name = known_name(own, config) if architecture in STATE_SPACES else own
-        if name.endswith("expert_bias"):
+        if name.endswith("kv_b_proj.weight"):
+            found |= keys_and_values(name, values, config)
+        elif name.endswith("expert_bias"):
             found[f"{name}.bias"] = values
         elif name.endswith("dt_bias"):
             found[name.replace("dt_bias", "dt_proj.bias")] = values
@@ -306,6 +325,16 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
         else:
             found[name] = values
     return found
+
+
+def keys_and_values(name: str, values: Array, config: Any) -> dict[str, Array]:
+    """What a file has of the matrices of latent attention: those of keys are transposed."""
+    by_head = values.reshape(config.num_attention_heads, -1, values.shape[1])
+    keys, own = np.split(by_head, [config.qk_nope_head_dim], axis=1)
+    return {
+        name.replace("kv_b_proj", "k_b_proj"): keys.swapaxes(1, 2),
+        name.replace("kv_b_proj", "v_b_proj"): own,
+    }
 
 
 def experts_of(name: str, values: Array, *, in_turns: bool) -> dict[str, Array]:

@@ -82,6 +82,10 @@ def _weights(
     for name in names:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
+        if name.endswith(".kv_b_proj.weight"):
+            values = _keys_and_values(name, read)
+            yield name, torch.from_numpy(values).to(dtype)
+            continue
         own = _table_name(name, shared=checkpoint.architecture.experts is not None)
         if ".experts." in own and architecture == "gemma4":
             values = read(f"{name}.weight")
@@ -90,6 +94,12 @@ def _weights(
         else:
             values = read(own)
         yield name, torch.from_numpy(_restored(values, name, checkpoint)).to(dtype)
+
+
+def _keys_and_values(name: str, read: Callable[[str], Values]) -> Values:
+    """The weight `name` of latent attention, which a file has as two stacks with a matrix for each head."""
+    keys, values = (read(name.replace(".kv_b_proj.", f".{part}_proj.")) for part in ("k_b", "v_b"))
+    return np.concatenate((keys.swapaxes(1, 2), values), axis=1).reshape(-1, values.shape[2])
 
 
 def _stacked(name: str, read: Callable[[str], Values], *, in_turns: bool) -> Values:

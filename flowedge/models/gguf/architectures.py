@@ -85,6 +85,19 @@ _SHARED_VALUES = {
 }
 _SHARED_EXPERT = {"ffn_gate_shexp": "mlp.shared_expert.gate_proj"} | _SHARED_VALUES
 _NEMOTRON = _ATTENTION | _MAMBA2 | {"ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+_LATENT = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_k_b": "self_attn.k_b",
+    "attn_v_b": "self_attn.v_b",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+}
 _SHARED_GATE = {"ffn_gate_inp_shexp": "mlp.shared_expert_gate"}
 # Weights that are stored without an axis of length 1.
 _WITHOUT_AXIS = {"ssm_conv1d": 1, "shortconv.conv": 1, "ffn_gate_inp_shexp": 0}
@@ -186,6 +199,12 @@ ARCHITECTURES = {
             "lfm2moe",
             _DENSE | _HEAD_NORMS | _SHORT_CONVOLUTION | _ROUTER,
             {"exp_probs_b.bias": "mlp.gate.choice_bias"},
+        ),
+        GGUFArchitecture(
+            "deepseek2",
+            _LATENT | _MLP | _ROUTER | _SHARED_EXPERT,
+            {"exp_probs_b.bias": "mlp.gate.choice_bias"},
+            drafts=True,
         ),
         GGUFArchitecture(
             "gpt-oss",

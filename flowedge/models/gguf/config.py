@@ -62,7 +62,10 @@ _LFM2 = frozenset({"lfm2", "lfm2moe"})
 _NEMOTRON = frozenset({"nemotron_h", "nemotron_h_moe"})
 _EPSILONS = dict.fromkeys(_LFM2, "norm_eps") | dict.fromkeys(_NEMOTRON, "layer_norm_epsilon")
 _SIZES_BY_LAYER = _LFM2 | _NEMOTRON | {"granitehybrid"}
-_PARTLY_ROTATED = frozenset({"phi3", "qwen35", "qwen35moe"}) | _NEMOTRON  # which does not rotate at all
+_PARTLY_ROTATED = (
+    frozenset({"deepseek2", "phi3", "qwen35", "qwen35moe"}) | _NEMOTRON
+)  # which does not rotate at all
+_SIGMOID = 2  # a function of routers
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _GEMMA3_LOCAL_BASE = 10000.0
 _STOPPING = 1e29  # a divisor of a frequency that leaves no rotation
@@ -416,6 +419,38 @@ def _nemotron(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
+def _deepseek2(facts: ModelFacts) -> dict[str, Any]:
+    """GLM-4.7-Flash, and other models with latent attention that are computed alike."""
+    metadata = facts.metadata
+    rope, layers = facts.rope, metadata.layers
+    if rope["rope_type"] != "default":
+        raise CheckpointError(f"RoPE scaling {rope['rope_type']!r} is not supported in files of deepseek2")
+    gate = metadata.values.get("deepseek2.expert_gating_func")
+    if gate != _SIGMOID:  # a router by softmax where it is missing
+        raise CheckpointError(f"deepseek2.expert_gating_func is {gate}, not {_SIGMOID}: routers by sigmoids")
+    rotated = metadata.count(".rope.dimension_count")
+    dense = metadata.count(".leading_dense_block_count", 0, least=0, most=layers)
+    return {
+        "model_type": "glm4_moe_lite",
+        "num_key_value_heads": metadata.count(".attention.head_count"),
+        "rope_parameters": rope,
+        "rope_interleave": True,
+        "attention_bias": has_bias(facts.shapes, "attn_kv_a_mqa"),
+        "q_lora_rank": metadata.count(".attention.q_lora_rank", 0, least=0) or None,
+        "kv_lora_rank": metadata.count(".attention.kv_lora_rank"),
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": metadata.count(".attention.key_length_mla", least=rotated + 1) - rotated,
+        "v_head_dim": metadata.count(".attention.value_length_mla"),
+        "mlp_layer_types": ["dense"] * dense + ["sparse"] * (layers - dense),
+        "n_routed_experts": metadata.count(".expert_count"),
+        "num_experts_per_tok": metadata.count(".expert_used_count"),
+        "n_shared_experts": metadata.count(".expert_shared_count", 0, least=0),
+        "moe_intermediate_size": metadata.count(".expert_feed_forward_length"),
+        "norm_topk_prob": bool(metadata.values.get("deepseek2.expert_weights_norm", False)),
+        "routed_scaling_factor": metadata.number(".expert_weights_scale", 1.0),
+    }
+
+
 def _lfm2(facts: ModelFacts) -> dict[str, Any]:
     """LFM2, whose file has the width of its MLPs as it is."""
     return {
@@ -614,6 +649,7 @@ _SPECIAL: dict[str, Callable[[ModelFacts], dict[str, Any]]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3_moe,
+    "deepseek2": _deepseek2,
     "gpt-oss": _gpt_oss,
     "nemotron_h": _nemotron,
     "nemotron_h_moe": _nemotron,

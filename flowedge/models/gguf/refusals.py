@@ -23,6 +23,7 @@ _MISTRAL3 = frozenset({"mistral3"})
 _QWEN35 = frozenset({"qwen35", "qwen35moe"})
 _NEMOTRON_MOE = frozenset({"nemotron_h_moe"})
 _GEMMA = frozenset({"gemma2", "gemma3", "gemma4"})
+_DEEPSEEK2 = frozenset({"deepseek2"})
 _NOBODY: frozenset[str] = frozenset()
 # Key -> the values that change nothing, and the architectures whose config reads the key.
 _NEUTRAL: dict[str, tuple[tuple[Value, ...], frozenset[str]]] = {
@@ -36,15 +37,15 @@ _NEUTRAL: dict[str, tuple[tuple[Value, ...], frozenset[str]]] = {
     ".attention.temperature_scale": ((0,), _MISTRAL3),
     ".attn_logit_softcapping": ((0,), frozenset({"gemma2"})),
     ".embedding_scale": ((0, 1), _GRANITE),
-    ".expert_gating_func": ((0, 1), frozenset({"lfm2moe"}) | _NEMOTRON_MOE),
+    ".expert_gating_func": ((0, 1), frozenset({"lfm2moe"}) | _NEMOTRON_MOE | _DEEPSEEK2),
     ".expert_group_count": ((0, 1), _NOBODY),
-    ".expert_shared_count": ((0,), _QWEN35 | _NEMOTRON_MOE),
-    ".expert_weights_norm": ((True,), _NEMOTRON_MOE),
-    ".expert_weights_scale": ((0, 1), _NEMOTRON_MOE),
+    ".expert_shared_count": ((0,), _QWEN35 | _NEMOTRON_MOE | _DEEPSEEK2),
+    ".expert_weights_norm": ((True,), _NEMOTRON_MOE | _DEEPSEEK2),
+    ".expert_weights_scale": ((0, 1), _NEMOTRON_MOE | _DEEPSEEK2),
     ".final_logit_softcapping": ((0,), _GEMMA),
     ".logit_scale": ((0, 1), _GRANITE),
     ".moe_latent_size": ((0,), _NOBODY),
-    ".nextn_predict_layers": ((0,), _QWEN35 | _NEMOTRON_MOE),
+    ".nextn_predict_layers": ((0,), _QWEN35 | _NEMOTRON_MOE | _DEEPSEEK2),
     ".residual_scale": ((0, 1), _GRANITE),
     ".rope.scaling.alpha": ((0, 1), _NOBODY),
     ".rope.scaling.attn_factor": ((0, 1), frozenset({"phi3"})),

@@ -42,6 +42,7 @@ _STEPS = {
         r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
     ),
 } | {name: (pattern,) for name, pattern in GGUF_PRE_TOKENIZER_SPLITS.items()}
+_STEPS["glm4"] = _STEPS["llama3"]  # which takes no whole words
 
 # Rules that take a word that is a token as it is, whatever the merges make of its letters. A text begins with
 # the BOS token, unless the file says otherwise.

@@ -78,7 +78,7 @@ static void products(const char* name, Format format, int32_t group, bool zeros 
     std::printf("alone %d\n", same);
 }
 
-enum Kind { PLAIN, MIXTURE, GATED, DELTA_NET, MAMBA2, CONVOLUTION, UNGATED, BESIDE, KEYS_AS_VALUES, SHARED };
+enum Kind { PLAIN, MIXTURE, GATED, DELTA_NET, MAMBA2, CONVOLUTION, UNGATED, BESIDE, KEYS_AS_VALUES, SHARED, LATENT };
 
 static void layer(const char* name, Format weights, Format rows_format, Format cached, Kind kind = PLAIN) {
     const int64_t hidden = 64, heads = 4, kv_heads = 2, size = 20, rows = 9, capacity = 160, first = 100;
@@ -137,6 +137,21 @@ static void layer(const char* name, Format weights, Format rows_format, Format c
     const int64_t read = kind == CONVOLUTION ? 3 : 4;  // rows of a path
     if (kind == DELTA_NET || kind == MAMBA2) own.recurrence = &net, own.output = values_out.linear;
     if (kind == CONVOLUTION) own.convolution = &convolution, own.output = convolution_out.linear;
+    Latent latent{heads, 12, 8, 10, 16};  // a key has the size of a head above
+    const Made compressed(weights, 32, hidden, 32, zeros), key(weights, latent.vector(), hidden, 32, zeros);
+    const Made expanded(weights, heads * latent.query(), 32, 32, zeros), latent_out(weights, hidden, heads * latent.value, 32, zeros);
+    std::vector<Made> matrices;
+    std::vector<Linear> of_keys, of_values_of_heads;
+    for (int64_t head = 0; head < 2 * heads; head++)
+        head < heads ? matrices.emplace_back(BFLOAT16, latent.rank, latent.plain, 0) : matrices.emplace_back(BFLOAT16, latent.value, latent.rank, 0);
+    for (int64_t head = 0; head < heads; head++)
+        of_keys.push_back(matrices[head].linear), of_values_of_heads.push_back(matrices[heads + head].linear);
+    latent.queries = expanded.linear, latent.query_norm = latent.key_norm = norm.data(), latent.epsilon = 1e-6f, latent.paired = 1;
+    latent.keys = of_keys.data(), latent.values = of_values_of_heads.data();
+    if (kind == LATENT) {
+        own.latent = &latent, own.kv_heads = 1, own.rotated = latent.rotated;
+        own.qkv[0] = compressed.linear, own.qkv[1] = key.linear, own.output = latent_out.linear;
+    }
     std::vector<float> held = numbers(4 * net.state()), recent = numbers((read - 1 + rows) * std::max(net.stored(), hidden));
     const int64_t vectors = kv_heads * capacity;
     const std::vector<float> cache = numbers(2 * vectors * size, 0.5f);
@@ -202,4 +217,6 @@ int main() {
     layer("layer-beside", INT4, BFLOAT16, BFLOAT16, BESIDE);
     layer("layer-keys-as-values", INT8, BFLOAT16, INT8, KEYS_AS_VALUES);
     layer("layer-shared", INT4, BFLOAT16, BFLOAT16, SHARED);
+    layer("layer-latent", INT4, BFLOAT16, BFLOAT16, LATENT);
+    layer("layer-latent-int8", INT8, FLOAT32, INT8, LATENT);
 }

@@ -72,6 +72,32 @@ def test_windows_of_gemma3(pattern: Any) -> None:
         make_config(ModelFacts(Metadata(values, "gemma3"), SHAPES, lambda _: None))
 
 
+def test_latent_attention_with_other_routers_or_angles() -> None:
+    values = {key.replace("llama.", "deepseek2."): value for key, value in LLAMA.items()}
+    sizes = {"attention.kv_lora_rank": 16, "attention.key_length_mla": 12, "attention.value_length_mla": 8}
+    experts = {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 32}
+    own = {"rope.dimension_count": 4, "leading_dense_block_count": 1, "expert_gating_func": 2}
+    values |= {f"deepseek2.{key}": value for key, value in (sizes | experts | own).items()}
+
+    def config(**more: Any) -> Any:
+        keys = values | {f"deepseek2.{key}": value for key, value in more.items()}
+        return make_config(ModelFacts(Metadata(keys, "deepseek2"), SHAPES, lambda _: None))
+
+    found = config()
+    assert found["mlp_layer_types"] == ["dense", "sparse"]
+    assert (found["q_lora_rank"], found["qk_nope_head_dim"], found["num_key_value_heads"]) == (None, 8, 4)
+    for more, message in (
+        ({"expert_gating_func": 1}, "expert_gating_func is 1, not 2"),
+        ({"expert_group_count": 8}, "expert_group_count is 8, which FlowEdge's layers"),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, "RoPE scaling 'linear' is not"),
+        ({"rope.scaling.yarn_log_multiplier": 0.1}, "yarn_log_multiplier is 0.1, which FlowEdge's layers"),
+        ({"attention.key_length_mla": 4}, "key_length_mla is 4, not an integer from 5"),
+        ({"leading_dense_block_count": 3}, "leading_dense_block_count is 3, not an integer from 0 to 2"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            config(**more)
+
+
 def test_special_tokens_that_are_no_tokens() -> None:
     """Files of fine-tuned models may name a padding token behind the end of the vocabulary."""
     config = make_config(facts(LLAMA | {"tokenizer.ggml.padding_token_id": 50}))
@@ -133,7 +159,7 @@ def test_no_embedding() -> None:
 
 
 def test_other_architectures_are_refused_by_name() -> None:
-    for name in ("falcon", "deepseek2", 3, None):
+    for name in ("falcon", "deepseek", 3, None):
         with pytest.raises(
             CheckpointError, match=f"architecture {name!r} is not supported; supported .*llama"
         ):

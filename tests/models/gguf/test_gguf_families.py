@@ -34,7 +34,14 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "nemotron_h": {"time_step_min": 1e-12},  # so that transformers limits no steps
     "nemotron_h-mlps": {"time_step_min": 1e-12},
 }
-NOT_STORED = ("llama-dynamic", "qwen2-windows", "qwen3_next", "granitehybrid-attention", "gemma4_unified")
+NOT_STORED = (
+    "glm4_moe_lite-yarn",
+    "llama-dynamic",
+    "qwen2-windows",
+    "qwen3_next",
+    "granitehybrid-attention",
+    "gemma4_unified",
+)
 # One of each architecture of a file, and of each kind of positions that a file stores.
 TESTED = {"llama-llama3", "llama-yarn", "qwen2", "qwen3", "gemma2", "gemma3", "phi3-longrope", "granite"}
 TESTED |= {
@@ -46,6 +53,7 @@ TESTED |= {
     "qwen3_5_moe",
     "lfm2",
     "lfm2_moe",
+    "glm4_moe_lite",
     "gpt_oss",
     "granitehybrid",
     "granitehybrid-experts",
@@ -143,7 +151,16 @@ def test_a_gemma4_of_other_layers_is_refused(tmp_path: Path, key: str, value: An
 
 @pytest.mark.parametrize(
     "name",
-    ["qwen3_5", "qwen3_5_moe", "lfm2", "granitehybrid-experts", "nemotron_h", "gemma4-small", "gemma4-moe"],
+    [
+        "qwen3_5",
+        "qwen3_5_moe",
+        "lfm2",
+        "granitehybrid-experts",
+        "nemotron_h",
+        "gemma4-small",
+        "gemma4-moe",
+        "glm4_moe_lite",
+    ],
 )
 def test_packed_weights_are_checked_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

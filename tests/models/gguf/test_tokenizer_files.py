@@ -172,6 +172,7 @@ def test_a_sentencepiece_vocabulary_without_the_first_space(tmp_path: Path) -> N
         ("qwen2", "a12 b", ["a", "1", "2", " b"]),
         ("tekken", "a12 aB Bc", ["a", "1", "2", " a", "B", " Bc"]),
         ("gpt-4o", "it's 1234", ["it's", " ", "123", "4"]),
+        ("glm4", "x1234 I'M\n", ["x", "123", "4", " I", "'M", "\n"]),
         ("seed-coder", "x12 =\n y", ["x", "1", "2", " =", "\n", " y"]),
         ("deepseek-coder", "x12 =\ny.z", ["x", "1", "2", " =", "\n", "y", ".", "z"]),
         ("deepseek-v3", "x1234 .foo", ["x", "123", "4", " .", "foo"]),
