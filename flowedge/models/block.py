@@ -15,12 +15,13 @@ from torch import nn
 
 from flowedge.core.errors import BadRequestError
 from flowedge.device.kernel_library import is_switched_off, missing_reason
-from flowedge.models.architecture import Architecture, KeyHeads
+from flowedge.models.architecture import Architecture
 from flowedge.models.attention.kv_store import KvFormat, check_kv, kv_row_bytes, session_row_bytes
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.exact.exactness import Exactness, try_exactness
+from flowedge.models.families.parts import KeyHeads
 from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.host.lazy_zeros import takes_memory_as_written
 from flowedge.models.kernels.block import MOST_ROWS, KernelBlock

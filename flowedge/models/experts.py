@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flowedge.models.architecture import Architecture, Clamp, Experts
+from flowedge.models.architecture import Architecture
+from flowedge.models.families.parts import Clamp, Experts
 from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.row_counts import ANY_COUNT
 from flowedge.models.row_functions import Activate, DecidingLinear, activation_of, plain_norm_call

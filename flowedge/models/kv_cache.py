@@ -11,11 +11,11 @@ import torch
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CapacityError, ProtocolError
-from flowedge.models.architecture import KeyHeads
 from flowedge.models.attention.attention import SeenKeys, SessionAttention
 from flowedge.models.attention.kv_store import KeyValueStore, KvFormat, new_store
 from flowedge.models.attention.masked import MaskedAttention
 from flowedge.models.attention.ordered import AttentionSizes, OrderedAttention
+from flowedge.models.families.parts import KeyHeads
 from flowedge.models.host.copies import to_device
 from flowedge.models.recurrent.row_states import RowStates
 

@@ -12,7 +12,7 @@ from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
 
 from flowedge.core.arrays import IntArray
-from flowedge.models.architecture import head_size
+from flowedge.models.families.parts import head_size
 from flowedge.models.files.config_support import fixed_rope_length, rope_by_layer_type
 from flowedge.models.host.copies import to_device, to_host
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flowedge.models.architecture import Activation, Clamp
+from flowedge.models.families.parts import Activation, Clamp
 
 _LEAST_OUTPUTS = 32
 Call = Callable[[torch.Tensor], torch.Tensor]

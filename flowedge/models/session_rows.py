@@ -17,10 +17,11 @@ import torch
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT
-from flowedge.models.architecture import Architecture, KeyHeads
+from flowedge.models.architecture import Architecture
 from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.draft_rows import draft_depths
 from flowedge.models.attention.kv_store import KeyValueStore
+from flowedge.models.families.parts import KeyHeads
 from flowedge.models.host.copies import moved, to_device, to_host
 from flowedge.models.kernels.row_paths import RowPaths, placed_depths, row_paths
 from flowedge.models.kv_cache import KVCache

@@ -12,7 +12,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.loading import check_sizes, check_width, drafter_directory
-from flowedge.models.architecture import head_size
+from flowedge.models.families.parts import head_size
 from flowedge.models.files.config_support import FULL, max_positions, rope_by_layer_type
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.host.payloads import torch_dtype

@@ -13,11 +13,14 @@ import torch
 from torch import nn
 from transformers import AutoConfig, DynamicCache
 
-from flowedge.models.architecture import FAMILIES, Architecture, DeltaNet, Family
+from flowedge.models.architecture import Architecture
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.check.split_experts import split_experts
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.exact.self_test_attention import attention_sizes
+from flowedge.models.families.family import Family
+from flowedge.models.families.parts import DeltaNet
+from flowedge.models.families.table import FAMILIES
 from flowedge.models.files.stored_tensors import (
     StoredTensor,
     delta_parts,

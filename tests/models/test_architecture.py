@@ -12,9 +12,10 @@ from transformers import AutoConfig
 from transformers.activations import ACT2FN
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import (
-    FAMILIES,
-    Architecture,
+from flowedge.models.architecture import Architecture
+from flowedge.models.check.split_experts import split_experts
+from flowedge.models.decoder_layer import empty_layer
+from flowedge.models.families.parts import (
     Clamp,
     DeltaNet,
     Experts,
@@ -22,10 +23,8 @@ from flowedge.models.architecture import (
     Latent,
     Mamba2,
     ShortConvolution,
-    family_of,
 )
-from flowedge.models.check.split_experts import split_experts
-from flowedge.models.decoder_layer import empty_layer
+from flowedge.models.families.table import FAMILIES, family_of
 from tests.models.layer_pairs import own_tensors, tiny_config, tiny_layer
 from tests.models.tiny_families import LAYERS, TINY, VOCAB, WINDOW
 

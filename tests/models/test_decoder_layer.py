@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from flowedge.models.architecture import FAMILIES, Architecture
+from flowedge.models.architecture import Architecture
 from flowedge.models.decoder_layer import DecoderLayer, GatedMlp
+from flowedge.models.families.table import FAMILIES
 from flowedge.models.quant.quantize import module_bytes
 from tests.models.layer_pairs import LayerPair, layer_pair, tiny_config
 from tests.models.tiny_families import LAYERS, TINY

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from flowedge.core.errors import CapacityError, ProtocolError
-from flowedge.models.architecture import KeyHeads
 from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.kv_store import kv_row_bytes
+from flowedge.models.families.parts import KeyHeads
 from flowedge.models.kv_cache import KVCache
 
 HEADS = KeyHeads(2, 4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmbedding
 
-from flowedge.models.architecture import FAMILIES
+from flowedge.models.families.table import FAMILIES
 from flowedge.models.rotary import RotaryAngles
 
 SIZES: dict[str, Any] = {

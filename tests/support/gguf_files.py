@@ -19,7 +19,8 @@ from gguf.quants import quantize
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from flowedge.models.architecture import FAMILIES, key_heads
+from flowedge.models.families.parts import key_heads
+from flowedge.models.families.table import FAMILIES
 from tests.support.k_quants import K_QUANTS
 
 Array = npt.NDArray[Any]

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from flowedge.core.arrays import IntArray
 from flowedge.drafting.proposal_head import ProposalHead
-from flowedge.models.architecture import Architecture, family_of
+from flowedge.models.architecture import Architecture
 from flowedge.models.attention.masked import attend_packed
+from flowedge.models.families.table import family_of
 from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.rotary import Angles, RotaryAngles, rotate_heads

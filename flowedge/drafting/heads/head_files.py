@@ -15,7 +15,8 @@ from torch import Tensor
 from flowedge.core.errors import CheckpointError
 from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.head_settings import CONFIG_NAME
-from flowedge.models.architecture import Architecture, family_of
+from flowedge.models.architecture import Architecture
+from flowedge.models.families.table import family_of
 from flowedge.models.files.config_numbers import check_values
 from flowedge.models.files.config_support import check_config
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig

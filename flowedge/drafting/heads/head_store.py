@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from flowedge.drafting.heads.recall import Recall
-from flowedge.models.architecture import head_size
 from flowedge.models.attention.kv_store import PlainStore
+from flowedge.models.families.parts import head_size
 from flowedge.models.host.lazy_zeros import lazy_zeros
 
 

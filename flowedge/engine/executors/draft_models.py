@@ -24,9 +24,9 @@ from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.executors.head_executor import HeadExecutor
-from flowedge.models.architecture import RECURRENT
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, generation_sampling, load_tokenizer
+from flowedge.models.families.parts import RECURRENT
 from flowedge.models.files.config_support import max_positions
 from flowedge.models.host.lazy_zeros import takes_memory_as_written
 from flowedge.models.host.payloads import payload_dtype, torch_dtype

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, get_args
 import torch
 
 from flowedge.core.errors import BadRequestError
-from flowedge.models.architecture import Architecture, KeyHeads
+from flowedge.models.architecture import Architecture
+from flowedge.models.families.parts import KeyHeads
 from flowedge.models.host.lazy_zeros import lazy_zeros
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from flowedge.models.architecture import Architecture, Latent
+from flowedge.models.architecture import Architecture
 from flowedge.models.attention.attention import Attention, Scoring
+from flowedge.models.families.parts import Latent
 from flowedge.models.rotary import Rotation
 from flowedge.models.row_functions import RmsNorm
 

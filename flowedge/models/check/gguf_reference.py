@@ -18,8 +18,8 @@ from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import DeltaNet, Recurrence
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.families.parts import DeltaNet, Recurrence
 
 Values = npt.NDArray[np.float32]
 

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from flowedge.core.arrays import IntArray
-from flowedge.models.architecture import Clamp, layer_prefix
+from flowedge.models.architecture import layer_prefix
 from flowedge.models.check.gguf_reference import grouped_order
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.experts import ExpertLinears
+from flowedge.models.families.parts import Clamp
 from flowedge.models.row_functions import DecidingLinear, activation_of
 
 _INNER = ".layer"  # in the path of a linear layer that another one stands around

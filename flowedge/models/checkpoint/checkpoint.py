@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import EMBEDDING, LM_HEAD, DeltaNet
+from flowedge.models.architecture import EMBEDDING, LM_HEAD
 from flowedge.models.checkpoint.model_config import ModelConfig
 from flowedge.models.checkpoint.model_source import BUNDLED, BUNDLED_PATH, model_directory
 from flowedge.models.checkpoint.mxfp4_stack import Mxfp4Stack
 from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
+from flowedge.models.families.parts import DeltaNet
 from flowedge.models.files import prequantised
 from flowedge.models.files.stored_tensors import (
     Indexed,

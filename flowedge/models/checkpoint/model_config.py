@@ -9,7 +9,9 @@ from typing import Any
 
 from flowedge.core.errors import CheckpointError
 from flowedge.core.plain_text import visible_field
-from flowedge.models.architecture import Architecture, Family, family_of
+from flowedge.models.architecture import Architecture
+from flowedge.models.families.family import Family
+from flowedge.models.families.table import family_of
 from flowedge.models.files import prequantised
 from flowedge.models.files.config_numbers import check_values
 from flowedge.models.files.config_support import check_config

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from flowedge.models.architecture import KeyHeads, LinearRecurrence
 from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.exact.self_test_attention import attention_sizes
 from flowedge.models.exact.self_test_products import product_counts
 from flowedge.models.experts import ExpertLinears
+from flowedge.models.families.parts import KeyHeads, LinearRecurrence
 from flowedge.models.host.copies import to_host
 from flowedge.models.recurrent.recurrent_layer import RecurrentLayer
 from flowedge.models.rotary import Rotary

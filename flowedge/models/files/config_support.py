@@ -6,15 +6,8 @@ import math
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import (
-    MLP_KINDS,
-    RECURRENT,
-    SLIDING,
-    Family,
-    LinearRecurrence,
-    Mamba2,
-    key_heads,
-)
+from flowedge.models.families.family import Family
+from flowedge.models.families.parts import MLP_KINDS, RECURRENT, SLIDING, LinearRecurrence, Mamba2, key_heads
 from flowedge.models.files.config_numbers import MAX_LAYERS
 
 FULL = "full_attention"

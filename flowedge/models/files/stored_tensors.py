@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import DeltaNet, Latent
+from flowedge.models.families.parts import DeltaNet, Latent
 from flowedge.models.files.config_numbers import MAX_EXPERTS
 
 _BY_KEY_HEAD = re.compile(r"((?:.*\.)?linear_attn\.)in_proj_(qkvz|ba)\.weight")

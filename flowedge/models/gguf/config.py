@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import TILED
+from flowedge.models.families.parts import TILED
 from flowedge.models.gguf.architectures import (
     LONG_FACTORS,
     OUTPUT,

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from flowedge.device.kernel_library import library
-from flowedge.models.architecture import Architecture, Experts
+from flowedge.models.architecture import Architecture
 from flowedge.models.attention.latent import HeadLinears, LatentAttention
 from flowedge.models.decoder_layer import DecoderLayer, GatedMlp, GroupedAttention
 from flowedge.models.experts import ExpertLinears, MixtureMlp, Router
+from flowedge.models.families.parts import Experts
 from flowedge.models.kernels.linear import KernelLinear, fits_kernels, float_linear, rounding
 from flowedge.models.kernels.structures import (
     FORMATS,

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flowedge.models.architecture import Architecture, DeltaNet
+from flowedge.models.architecture import Architecture
+from flowedge.models.families.parts import DeltaNet
 from flowedge.models.recurrent.linear_recurrence import RecurrentHeads, read_of
 from flowedge.models.recurrent.recurrent_layer import Updates
 from flowedge.models.row_functions import DecidingLinear, RmsNorm

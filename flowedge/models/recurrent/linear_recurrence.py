@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flowedge.models.architecture import LinearRecurrence
+from flowedge.models.families.parts import LinearRecurrence
 from flowedge.models.recurrent.row_states import RowStates
 from flowedge.models.recurrent.row_steps import UpdateSteps
 

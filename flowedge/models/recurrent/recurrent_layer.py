@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from flowedge.models.architecture import Recurrence
+from flowedge.models.families.parts import Recurrence
 from flowedge.models.recurrent.row_states import RowStates
 from flowedge.models.recurrent.row_steps import UpdateSteps
 

@@ -9,7 +9,7 @@ import torch
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import PrefixLostError, ProtocolError
-from flowedge.models.architecture import Recurrence
+from flowedge.models.families.parts import Recurrence
 from flowedge.models.host.copies import to_device
 from flowedge.models.recurrent.row_steps import UpdateSteps, steps_of_context, steps_of_drafts
 

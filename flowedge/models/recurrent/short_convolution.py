@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from flowedge.models.architecture import Architecture, ShortConvolution
+from flowedge.models.architecture import Architecture
+from flowedge.models.families.parts import ShortConvolution
 from flowedge.models.recurrent.recurrent_layer import Updates
 from flowedge.models.recurrent.row_states import RowStates
 from flowedge.models.recurrent.row_steps import UpdateSteps

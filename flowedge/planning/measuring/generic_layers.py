@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from flowedge.core.errors import BadRequestError
-from flowedge.models.architecture import Architecture, family_of
+from flowedge.models.architecture import Architecture
 from flowedge.models.block import LayerBlock
 from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.experts import MixtureMlp
+from flowedge.models.families.table import family_of
 from flowedge.models.quant.quantize import quantize_block
 from flowedge.models.rotary import Rotary
 from flowedge.planning.profile.model import LayerSize, LayerSizes

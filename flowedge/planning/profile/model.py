@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import Quantisation
-from flowedge.models.architecture import FAMILIES, DeltaNet, Recurrence, ShortConvolution
+from flowedge.models.families.parts import DeltaNet, Recurrence, ShortConvolution
+from flowedge.models.families.table import FAMILIES
 from flowedge.planning.profile.unlike_layers import UnlikeLayers
 
 Size = Annotated[int, Field(ge=1, le=1 << 20)]

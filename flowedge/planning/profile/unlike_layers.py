@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flowedge.models.architecture import FAMILIES, Architecture
+from flowedge.models.architecture import Architecture
+from flowedge.models.families.table import FAMILIES
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from transformers import AutoConfig
 
-from flowedge.models.architecture import Architecture, family_of
+from flowedge.models.architecture import Architecture
 from flowedge.models.block import LayerBlock
 from flowedge.models.decoder_layer import DecoderLayer
+from flowedge.models.families.table import family_of
 from flowedge.models.host.payloads import DTYPES
 from flowedge.models.quant.quantize import quantize_block
 from flowedge.planning.measuring.generic_layers import middle_block

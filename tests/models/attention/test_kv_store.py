@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from flowedge.core.errors import BadRequestError
-from flowedge.models.architecture import KeyHeads
 from flowedge.models.attention.kv_store import Int8Store, PlainStore, check_kv, kv_row_bytes
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.families.parts import KeyHeads
 from tests.models.conftest import Make
 from tests.models.pipeline import Pipeline
 

@@ -12,10 +12,11 @@ import torch
 from transformers import DynamicCache
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import Architecture, family_of
+from flowedge.models.architecture import Architecture
 from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.families.table import family_of
 from flowedge.models.files.config_support import check_config, max_positions
 from flowedge.models.lm_head import LMHead
 from tests.models.conftest import edit_config, edit_tensors

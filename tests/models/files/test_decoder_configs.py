@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowedge.models.architecture import FAMILIES
+from flowedge.models.families.table import FAMILIES
 
 OWN = [name for name, family in FAMILIES.items() if family.own_config]
 

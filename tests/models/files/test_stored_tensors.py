@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import DeltaNet
+from flowedge.models.families.parts import DeltaNet
 from flowedge.models.files.stored_tensors import StoredTensor, delta_parts
 
 NET = DeltaNet(key_heads=2, value_heads=4, key_size=1, value_size=3, inputs=4, layers=(True,))

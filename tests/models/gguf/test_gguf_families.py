@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import DeltaNet
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
+from flowedge.models.families.parts import DeltaNet
 from flowedge.models.gguf.config import ModelFacts, make_config
 from flowedge.models.gguf.gguf_model import GGUFModel
 from flowedge.models.gguf.metadata import Metadata

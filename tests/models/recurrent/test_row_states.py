@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flowedge.core.errors import PrefixLostError, ProtocolError
-from flowedge.models.architecture import ShortConvolution
+from flowedge.models.families.parts import ShortConvolution
 from flowedge.models.recurrent.row_states import RowStates, session_bytes
 
 NET = ShortConvolution(row_values=2, inputs=3, layers=(True, True))
