@@ -139,7 +139,7 @@ class ProfileCosts:
         forward = 0.0 if measured is None else measured.forward_ms / 1e3
         drawn = sum(0 if job.draw is None else len(job.draw.visitable) for job in forwards)
         verify = self.verify(drawn) if drawn else 0.0
-        return forward + self._layers(stage, forwards) + verify
+        return forward + self.layers(stage, forwards) + verify
 
     def layer(self, stage: int, job: ForwardBatch) -> float:
         """Return the time of one layer of a stage over the job's rows."""
@@ -152,9 +152,9 @@ class ProfileCosts:
         """
         if stage < DRAFT_NODE:
             return self._middle(stage).batch_layer(forwards)
-        return self._layers(stage, forwards) / self.pipeline.split[stage]
+        return self.layers(stage, forwards) / self.pipeline.split[stage]
 
-    def _layers(self, stage: int, forwards: Sequence[Forward]) -> float:
+    def layers(self, stage: int, forwards: Sequence[Forward]) -> float:
         """Return the time of all layers of a stage over the rows of several sessions together."""
         return sum(
             number * (self._with_state if layer.recurs else self._attending)(stage, layer, forwards)

@@ -28,9 +28,9 @@ class UnprunedCacheCosts(ProfileCosts):
                 self._written[stage, forward.session] = before + forward.num_rows
         return super().stage_job(stage, job)
 
-    def batch_layer(self, stage: int, forwards: Sequence[Forward]) -> float:
-        """Return the time of one layer over forwards that `stage_job` has been asked for."""
-        return super().batch_layer(stage, [self._unpruned(stage, forward) for forward in forwards])
+    def layers(self, stage: int, forwards: Sequence[Forward]) -> float:
+        """Return the time of a stage's layers over forwards that `stage_job` has been asked for."""
+        return super().layers(stage, [self._unpruned(stage, forward) for forward in forwards])
 
     def _unpruned(self, stage: int, forward: Forward) -> Forward:
         return replace(forward, cached=self._written[stage, forward.session] - forward.num_rows)
