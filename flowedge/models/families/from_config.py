@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flowedge.models.families.parts import (
@@ -36,19 +37,30 @@ def delta_net(config: Any) -> DeltaNet:
     )
 
 
-def granite_mamba2(config: Any) -> Mamba2 | None:
-    """The state spaces of Granite 4; none in a model with attention in all layers."""
+def _mamba2(fields: tuple[str, str, str, str, str], bias: str, config: Any) -> Mamba2 | None:
+    """The state spaces of a model; None in a model with attention in all layers.
+
+    Args:
+        fields: those of the config with key_heads, value_heads, key_size, value_size and inputs of Mamba2.
+        bias: that of `convolution_bias`.
+    """
     layers = _recurrent_layers(config)
-    net = Mamba2(
-        key_heads=int(config.mamba_n_groups),
-        value_heads=int(config.mamba_n_heads),
-        key_size=int(config.mamba_d_state),
-        value_size=int(config.mamba_d_head),
-        inputs=int(config.mamba_d_conv),
-        layers=layers,
-        convolution_bias=bool(config.mamba_conv_bias),
-    )
+    key_heads, value_heads, key_size, value_size, inputs = (int(getattr(config, field)) for field in fields)
+    has_bias = bool(getattr(config, bias))
+    net = Mamba2(key_heads, value_heads, key_size, value_size, inputs, layers, convolution_bias=has_bias)
     return net if any(layers) else None
+
+
+granite_mamba2 = partial(
+    _mamba2,
+    ("mamba_n_groups", "mamba_n_heads", "mamba_d_state", "mamba_d_head", "mamba_d_conv"),
+    "mamba_conv_bias",
+)
+nemotron_mamba2 = partial(
+    _mamba2,
+    ("n_groups", "mamba_num_heads", "ssm_state_size", "mamba_head_dim", "conv_kernel"),
+    "use_conv_bias",
+)
 
 
 def mixtral_experts(config: Any) -> Experts:
@@ -135,53 +147,32 @@ def gemma4_experts(config: Any) -> Experts | None:
     )
 
 
-def nemotron_mamba2(config: Any) -> Mamba2 | None:
-    layers = _recurrent_layers(config)
-    net = Mamba2(
-        key_heads=int(config.n_groups),
-        value_heads=int(config.mamba_num_heads),
-        key_size=int(config.ssm_state_size),
-        value_size=int(config.mamba_head_dim),
-        inputs=int(config.conv_kernel),
-        layers=layers,
-        convolution_bias=bool(config.use_conv_bias),
-    )
-    return net if any(layers) else None
-
-
 def nemotron_experts(config: Any) -> Experts | None:
     layers = tuple(kind == "moe" for kind in config.layer_types)
-    experts = Experts(
-        int(config.n_routed_experts),
-        int(config.num_experts_per_tok),
-        int(config.moe_intermediate_size),
-        normalised=bool(config.norm_topk_prob),
-        rounded=False,
-        layers=layers,
-        scores="sigmoid",
-        choice_bias=True,
-        least_sum=1e-20,
-        scale=float(config.routed_scaling_factor),
-        shared=int(config.moe_shared_expert_intermediate_size),
-        shared_gate=False,
-        unrounded=True,
-    )
-    return experts if any(layers) else None
+    shared = int(config.moe_shared_expert_intermediate_size)
+    return _deepseek_experts(config, layers, shared) if any(layers) else None
 
 
 def glm_experts(config: Any) -> Experts:
+    layers = tuple(kind == "sparse" for kind in config.mlp_layer_types)
+    shared = int(config.moe_intermediate_size) * int(config.n_shared_experts)
+    return _deepseek_experts(config, layers, shared)
+
+
+def _deepseek_experts(config: Any, layers: tuple[bool, ...], shared: int) -> Experts:
+    """Experts as DeepSeek-V3 has them (arXiv 2412.19437, section 2.1.2); arguments as of Experts."""
     return Experts(
         int(config.n_routed_experts),
         int(config.num_experts_per_tok),
         int(config.moe_intermediate_size),
         normalised=bool(config.norm_topk_prob),
         rounded=False,
-        layers=tuple(kind == "sparse" for kind in config.mlp_layer_types),
+        layers=layers,
         scores="sigmoid",
         choice_bias=True,
         least_sum=1e-20,
         scale=float(config.routed_scaling_factor),
-        shared=int(config.moe_intermediate_size) * int(config.n_shared_experts),
+        shared=shared,
         shared_gate=False,
         unrounded=True,
     )
