@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from flowedge.device.board.sysfs import number_in, text_in
+
 _MONITORS = Path("/sys/bus/i2c/drivers/ina3221")
 _WHOLE = "VDD_IN"  # rail of the whole module, on Orin Nano and NX
 # Of AGX Orin, which has no such rail. The memory's rail is fed from the last of these, so it does not count.
@@ -37,10 +39,7 @@ def board_power(monitors: Path = _MONITORS) -> float | None:
 def _rails(sensor: Path) -> Iterator[tuple[str, float]]:
     for label in sorted(sensor.glob("in*_label")):
         channel = label.name.removeprefix("in").removesuffix("_label")
-        try:
-            name = label.read_text(encoding="ascii", errors="ignore").strip()
-            millivolts = int((sensor / f"in{channel}_input").read_text(encoding="ascii"))
-            milliamperes = int((sensor / f"curr{channel}_input").read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            continue
-        yield name, millivolts * milliamperes / 1e6
+        name, millivolts = text_in(label), number_in(sensor / f"in{channel}_input")
+        milliamperes = number_in(sensor / f"curr{channel}_input")
+        if name and millivolts is not None and milliamperes is not None:
+            yield name, millivolts * milliamperes / 1e6

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import psutil
 
+from flowedge.device.board.sysfs import number_in, text_in
+
 _ZONES = Path("/sys/class/thermal")
 
 
@@ -19,11 +21,10 @@ def temperatures(zones: Path = _ZONES) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for zone in sorted(zones.glob("thermal_zone*")):
-        try:
-            name = (zone / "type").read_text(encoding="ascii", errors="ignore").strip()
-            celsius = int((zone / "temp").read_text(encoding="ascii")) / 1000
-        except (OSError, ValueError):
+        name, thousandths = text_in(zone / "type"), number_in(zone / "temp")
+        if not name or thousandths is None:
             continue
+        celsius = thousandths / 1000
         found[name] = max(celsius, found.get(name, celsius))
     return found or _of_chips()
 
