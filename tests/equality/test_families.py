@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,15 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16": {"dtype": torch.bfloat16},
     "int8": {"dtype": torch.bfloat16, "quant": "int8"},
     "int4": {"dtype": torch.bfloat16, "quant": "int4"},
+}
+SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 64}
+# Beside these, for all models of a kind and for one of them.
+SIZES_OF: dict[str, dict[str, Any]] = {
+    "lfm2": {"block_auto_adjust_ff_dim": False},
+    "granitehybrid": {"shared_intermediate_size": 64},
+    "gemma4": {"head_dim": 32, "global_head_dim": 64},
+    "gemma4-small": {"hidden_size_per_layer_input": 64, "vocab_size_per_layer_input": VOCAB},
+    "gemma4-moe": {"moe_intermediate_size": 64},
 }
 PLAIN = "autoregressive"
 OTHERS = tuple(name for name in STRATEGIES if name not in (PLAIN, "pipespec"))
@@ -90,6 +100,17 @@ class Model:
         return token_ids(alone.generate(request(PROMPT, SAMPLINGS[sampling], TOKENS, PLAIN)))
 
 
+def make_model(directory: Path, name: str) -> Model:
+    """Make a model of TINY, whose linear layers' inputs are multiples of what kernels quantise together."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    sizes = SIZES | SIZES_OF.get(name.partition("-")[0], {}) | SIZES_OF.get(name, {})
+    made = AutoModelForCausalLM.from_config(tiny_config(name, vocab_size=VOCAB, **sizes))
+    randomise(made)
+    made.save_pretrained(directory)
+    return Model(Checkpoint.open(str(directory)))
+
+
 @pytest.fixture(
     scope="module",
     params=[
@@ -99,23 +120,15 @@ class Model:
         "gpt_oss",
         "granitehybrid",
         "glm4_moe_lite",
+        "gemma4",
+        "gemma4-small",
+        "gemma4-moe",
         *(pytest.param(name, marks=pytest.mark.proof) for name in ("granitehybrid-experts", "nemotron_h")),
     ],
 )
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """Models with delta nets, short convolutions, sinks, state spaces of Mamba-2 and latent attention."""
-    torch.set_num_threads(1)
-    directory = tmp_path_factory.mktemp(request.param)
-    torch.manual_seed(0)
-    # Inputs of linear layers are multiples of what the kernels quantise together.
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "block_auto_adjust_ff_dim": False}
-    if request.param.startswith("granitehybrid"):
-        sizes["shared_intermediate_size"] = 64
-    config = tiny_config(request.param, vocab_size=VOCAB, **sizes)
-    made = AutoModelForCausalLM.from_config(config)
-    randomise(made)
-    made.save_pretrained(directory)
-    return Model(Checkpoint.open(str(directory)))
+    """Models with delta nets, short convolutions, sinks, state spaces, latent attention, shared keys."""
+    return make_model(tmp_path_factory.mktemp(request.param), request.param)
 
 
 @pytest.mark.parametrize(

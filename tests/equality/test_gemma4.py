@@ -1,78 +1,33 @@
-"""Gemma 4: every strategy gives the tokens of transformers, wherever the layers are divided.
+"""Gemma 4: what its rows carry between blocks, whose strategies are in test_families.
 
 The rows of these pipelines carry what later layers are given of each token, and the keys that they share.
 """
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
-from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.models.block import LayerBlock
-from flowedge.models.checkpoint.checkpoint import Checkpoint
 from tests.equality.conftest import request as asked
 from tests.equality.conftest import token_ids
 from tests.equality.test_families import (
-    OTHERS,
-    PRECISIONS,
     PROMPT,
     SAMPLINGS,
-    SPLITS,
-    TESTED,
     TOKENS,
     VOCAB,
     Model,
+    make_model,
 )
-from tests.models.layer_pairs import tiny_config
 from tests.models.pipeline import Pipeline
-from tests.models.tiny_families import randomise
-from tests.support.breadth import dealt, thinnest
 
 pytestmark = pytest.mark.slow
-# Inputs of linear layers are multiples of what the kernels quantise together.
-SIZES = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32, "global_head_dim": 64}
-NAMES: dict[str, dict[str, int]] = {
-    "gemma4": {},
-    "gemma4-small": {"hidden_size_per_layer_input": 64, "vocab_size_per_layer_input": VOCAB},
-    "gemma4-moe": {"moe_intermediate_size": 64},
-}
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=["gemma4", "gemma4-small", "gemma4-moe"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A dense model, a small one with per-layer embeddings and shared keys, and a mixture."""
-    torch.set_num_threads(1)
-    directory = tmp_path_factory.mktemp(request.param)
-    torch.manual_seed(0)
-    config = tiny_config(request.param, vocab_size=VOCAB, **SIZES, **NAMES[request.param])
-    made = AutoModelForCausalLM.from_config(config)
-    randomise(made)
-    made.save_pretrained(directory)
-    return Model(Checkpoint.open(str(directory)))
-
-
-@pytest.mark.parametrize(
-    ("precision", "stages", "sampling", "strategy"),
-    dealt(
-        product(PRECISIONS, SPLITS, SAMPLINGS, OTHERS),
-        thinnest(list(PRECISIONS), list(SPLITS), list(SAMPLINGS), TESTED).__contains__,
-    ),
-)
-def test_every_strategy(model: Model, precision: str, stages: int, sampling: str, strategy: str) -> None:
-    outputs = model.pipeline(precision, stages).generate(asked(PROMPT, SAMPLINGS[sampling], TOKENS, strategy))
-    assert token_ids(outputs) == model.plain(precision, sampling)
-
-
-@pytest.mark.parametrize("strategy", ["auto", "flowspec"])
-def test_where_the_last_stage_draws(model: Model, strategy: str) -> None:
-    outputs = model.pipeline(verification=LAST_STAGE).generate(
-        asked(PROMPT, SAMPLINGS["T1"], TOKENS, strategy)
-    )
-    assert token_ids(outputs) == model.plain("fp32", "T1")
+    return make_model(tmp_path_factory.mktemp(request.param), request.param)
 
 
 def test_a_prompt_begins_with_the_rows_of_an_ended_session(model: Model) -> None:
