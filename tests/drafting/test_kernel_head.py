@@ -16,7 +16,8 @@ from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.heads.head_rows import GrownRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
-from flowedge.drafting.heads.kernel_head import KernelHead, no_kernels_reason
+from flowedge.drafting.heads.kernel_head import KernelHead
+from flowedge.models.kernels.layer import NoKernelError
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import quantize_block
 from tests.drafting.made_drafters import VOCAB, small_config
@@ -64,7 +65,11 @@ def test_the_kernels_propose_what_torch_proposes(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
     own = proposals(drafter(head(**changes)))
-    monkeypatch.setattr(head_forward, "no_kernels_reason", lambda _: "for comparison")
+
+    def refuse(_: EagleHead) -> KernelHead:
+        raise NoKernelError("for comparison")
+
+    monkeypatch.setattr(head_forward, "KernelHead", refuse)
     plain = proposals(drafter(head(**changes)))
     assert own.keys() == plain.keys()
     for path, (tokens, scores) in plain.items():
@@ -122,7 +127,8 @@ def test_a_row_has_the_same_bits_alone_and_among_others(dtype: torch.dtype, quan
     ],
 )
 def test_other_heads_are_computed_by_torch(made: Callable[[], EagleHead], reason: str) -> None:
-    assert reason in no_kernels_reason(made())
+    with pytest.raises(NoKernelError, match=reason):
+        KernelHead(made())
 
 
 @pytest.mark.parametrize(("quant", "kept"), [("int8", 0.8), ("int4", 0.4)])

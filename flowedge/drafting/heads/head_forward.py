@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -14,9 +15,10 @@ from flowedge.drafting.heads.draft_head import CachedAttention, DraftHead, KeyVa
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
-from flowedge.drafting.heads.kernel_head import KernelHead, no_kernels_reason
+from flowedge.drafting.heads.kernel_head import KernelHead
 from flowedge.drafting.heads.mtp_head import MtpHead
 from flowedge.models.host.copies import HostArray, to_device
+from flowedge.models.kernels.layer import NoKernelError
 from flowedge.models.rotary import Angles
 
 
@@ -54,8 +56,9 @@ class HeadForward:
     def __init__(self, head: DraftHead, embedding: nn.Embedding, sizes: HeadSizes) -> None:
         self._head, self._embedding, self._sizes = head, embedding, sizes
         self._kernels: KernelHead | None = None
-        if isinstance(head, EagleHead | MtpHead) and not no_kernels_reason(head):
-            self._kernels = KernelHead(head)
+        if isinstance(head, EagleHead | MtpHead):
+            with suppress(NoKernelError):
+                self._kernels = KernelHead(head)
 
     def compute(self, parts: Sequence[StoredRows]) -> None:
         """Compute rows, and store their keys and values and what they predict; one part a session."""

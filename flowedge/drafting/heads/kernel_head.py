@@ -41,7 +41,13 @@ class KernelHead:
     """A head's weights as the kernels read them; a row has the same bits beside any other rows."""
 
     def __init__(self, head: EagleHead | MtpHead) -> None:
-        """Use the memory of a head for which `no_kernels_reason` returns an empty text."""
+        """Use the memory of a head.
+
+        Raises:
+            NoKernelError: when torch has to compute the head.
+        """
+        if reason := _no_kernels_reason(head):
+            raise NoKernelError(reason)
         layer: Any = head.layers[0]
         self._head = head  # the owner of the memory
         self._dtype = layer.post_attention_layernorm.weight.dtype
@@ -127,8 +133,8 @@ def _rotation_of(head: DraftHead, positions: torch.Tensor, _: IntArray, dtype: t
     return [Rotation(*head.rotation(torch.empty(0, dtype=dtype), positions))]
 
 
-def no_kernels_reason(head: EagleHead | MtpHead) -> str:
-    """Return why torch has to compute a head; empty where the kernels can."""
+def _no_kernels_reason(head: EagleHead | MtpHead) -> str:
+    """Return why torch has to compute a head, but for what its KernelLayer says; empty where kernels can."""
     if next(head.fc.parameters()).device.type != "cpu":
         return "its weights are not in the host's memory"
     if missing := missing_reason():
@@ -136,7 +142,7 @@ def no_kernels_reason(head: EagleHead | MtpHead) -> str:
     if fixed_rope_length(head.config) is not None:
         return "its rotary angles depend on the length of the text"
     if isinstance(head, MtpHead):
-        return _no_product_reason(head.fc) or _no_layer_reason(head)
+        return _no_product_reason(head.fc)
     if head.config.hidden_act != _ACTIVATION:
         return f"there is no kernel for its activation {head.config.hidden_act}"
     return _no_product_reason(head)
@@ -151,14 +157,6 @@ def _no_product_reason(module: nn.Module) -> str:
     linears = [each for each in module.modules() if isinstance(each, KernelLinear)]
     padded = any(each.width != each.in_features for each in linears)
     return "the rows of its quantised weights are padded" if padded else ""
-
-
-def _no_layer_reason(head: MtpHead) -> str:
-    try:
-        KernelHead(head)
-    except NoKernelError as error:
-        return str(error)
-    return ""
 
 
 def _kernel_linear(linear: Any) -> KernelLinear:
