@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.core.pipeline_config import NO_DRAFTER, drafter_label, drafter_names
+from flowedge.drafting.block.block_settings import is_block_config
 from flowedge.models.checkpoint.model_header import predicts_ahead
 from flowedge.models.checkpoint.model_source import find_here
 from flowedge.text.json_object import read_json_object
@@ -85,7 +86,7 @@ def drafters_of(message: MeasureDeviceRequest) -> tuple[str, ...]:
     return drafter_names(message.drafters or message.drafter)
 
 
-DrafterKind = Literal["eagle", "eagle3", "mtp", "lm", "ngram"]
+DrafterKind = Literal["eagle", "eagle3", "block", "mtp", "lm", "ngram"]
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -93,12 +94,14 @@ def kind_of_checkpoint(directory: Path) -> DrafterKind:
     """The kind of the model in a directory with a config.json.
 
     The config of an EAGLE head says "LlamaForCausalLM" like a language model's. But an EAGLE head has one
-    layer and no tokenizer, and only an EAGLE-3 head has a draft vocabulary.
+    layer and no tokenizer, and of heads that are no block heads only an EAGLE-3 head has a draft vocabulary.
 
     Raises:
         CheckpointError: when the config cannot be read.
     """
     config = read_json_object(directory / "config.json")
+    if is_block_config(config):
+        return "block"
     if "draft_vocab_size" in config:
         return "eagle3"
     has_tokenizer = any((directory / name).is_file() for name in TOKENIZER_FILES)

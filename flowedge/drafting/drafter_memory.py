@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from flowedge.drafting.choice import MTP, NGRAM, RECALL
+from flowedge.drafting.block.block_head import CONFIDENCE_PREFIX, LM_HEAD_KEY, block_config
+from flowedge.drafting.choice import MTP, NGRAM, RECALL, DrafterKind
 from flowedge.drafting.draft_quant import copy_limit, head_quant, layer_quant, lm_quant
 from flowedge.drafting.drafter_format import DEFAULT_FORMAT, DrafterFormat
 from flowedge.drafting.heads.head_files import (
@@ -95,7 +96,7 @@ class _Claim:
         kind = kind_of(directory)
         if kind == "lm":
             return self._of_lm(Checkpoint(directory))
-        return self._of_head(directory, eagle3=kind == "eagle3")
+        return self._of_head(directory, kind)
 
     def _of_lm(self, own: Checkpoint) -> DrafterMemory:
         check_can_draft(own)
@@ -108,16 +109,21 @@ class _Claim:
         saved = LanguageModel.required_bytes(own, self.dtype) - weights
         return DrafterMemory(weights + self._copy(int(own.config.vocab_size), hidden, quant, saved), row)
 
-    def _of_head(self, directory: Path, *, eagle3: bool) -> DrafterMemory:
-        config = llama_config(read_settings(directory), directory, "draft")
-        parameters, weights, has_embedding = _head_sizes(directory, self._quant, self.dtype)
+    def _of_head(self, directory: Path, kind: DrafterKind) -> DrafterMemory:
+        settings = read_settings(directory)
+        is_block = kind == "block"
+        config = block_config(settings, directory) if is_block else llama_config(settings, directory, "draft")
+        parameters, weights, owned = _head_sizes(directory, self._quant, self.dtype)
         saved = parameters * self.dtype.itemsize - weights
-        if not has_embedding:
+        if EMBEDDING_KEY not in owned:
             weights += self._embedding
-        if not eagle3:
+        if LM_HEAD_KEY not in owned:
             weights += self._copy_of_target(self._quant, saved)
-        recorded = fixed_rope_length(config) is None
-        return DrafterMemory(weights, self._head_row(config, self.recalls and not eagle3, recorded))
+        recorded = fixed_rope_length(config) is None and not is_block
+        layers = config.num_hidden_layers if is_block else 1
+        return DrafterMemory(
+            weights, self._head_row(config, self.recalls and kind == "eagle", recorded, layers)
+        )
 
     def _of_mtp(self) -> DrafterMemory:
         target, quant = self.target, lm_quant(self.target, self._quant)
@@ -137,9 +143,9 @@ class _Claim:
         config = self.target.config
         return self._copy(int(config.vocab_size), int(config.hidden_size), quant, saved)
 
-    def _head_row(self, config: Any, recalls: bool, recordable: bool) -> int:
+    def _head_row(self, config: Any, recalls: bool, recordable: bool, layers: int = 1) -> int:
         """The bytes of a row of a head with this config."""
-        row = HeadSizes.of(config, self.dtype, torch.device("cpu"), recalls).row_bytes
+        row = HeadSizes.of(config, self.dtype, torch.device("cpu"), recalls, layers).row_bytes
         return row_bytes_with_scratch(row) if self.cuda_graphs and recordable else row
 
     @property
@@ -156,17 +162,17 @@ class _Claim:
         return 0 if rows == vocab and form == "none" else linear_bytes(rows, hidden, form, self.dtype)
 
 
-def _head_sizes(directory: Path, quant: str, dtype: torch.dtype) -> tuple[int, int, bool]:
-    """The parameters of a draft head, their bytes in `quant`, and whether an embedding is among them."""
+def _head_sizes(directory: Path, quant: str, dtype: torch.dtype) -> tuple[int, int, Collection[str]]:
+    """The parameters of a draft head, their bytes in `quant`, and the names of its tensors."""
     file, pickled = directory / SAFETENSORS_NAME, directory / BIN_NAME
     if not file.exists() and pickled.exists():
         parameters = pickled.stat().st_size // STORED_BYTES
-        return parameters, parameters * dtype.itemsize, True
+        return parameters, parameters * dtype.itemsize, {EMBEDDING_KEY}
     weights = open_weights(file)
     shapes = {
         name: weight.shape
         for name, weight in weights.items()
-        if weight.dtype.is_floating_point and not name.startswith(IGNORED_PREFIX)
+        if weight.dtype.is_floating_point and not name.startswith((IGNORED_PREFIX, CONFIDENCE_PREFIX))
     }
     held = sum(
         linear_bytes(*shape, quant, dtype)
@@ -174,4 +180,4 @@ def _head_sizes(directory: Path, quant: str, dtype: torch.dtype) -> tuple[int, i
         else math.prod(shape) * dtype.itemsize
         for name, shape in shapes.items()
     )
-    return sum(map(math.prod, shapes.values())), held, EMBEDDING_KEY in weights
+    return sum(map(math.prod, shapes.values())), held, shapes.keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from torch import nn
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.device.files import expand_home
+from flowedge.drafting.block.block_drafter import BlockDrafter
+from flowedge.drafting.block.block_head import BlockHead, load_block_head
+from flowedge.drafting.block.block_settings import BlockWiring
 from flowedge.drafting.choice import (
     BUNDLED,
     BUNDLED_FOLDERS,
@@ -30,8 +33,8 @@ from flowedge.drafting.draft_vocabulary import DraftVocabulary, VocabularyLearne
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.drafter_format import DEFAULT_FORMAT, DrafterFormat
 from flowedge.drafting.heads.draft_head import DraftHead
-from flowedge.drafting.heads.eagle3_head import load_eagle3_head
-from flowedge.drafting.heads.eagle_head import load_eagle_head
+from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
+from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.heads.head_drafter import HeadDrafter, capture_drafting
 from flowedge.drafting.heads.head_settings import CONFIG_NAME, Eagle3Wiring, read_settings
 from flowedge.drafting.heads.mtp_head import load_mtp_head, mtp_bytes
@@ -51,6 +54,7 @@ from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import module_bytes, quantize_block
 from flowedge.models.taps import Taps
 
+_TAPPING = ("eagle3", "block")  # kinds of heads that read the inputs of the target's layers
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 
 
@@ -144,15 +148,16 @@ def drafter_taps(names: Sequence[str], num_layers: int) -> Taps:
     """The taps of the named drafters for a target with `num_layers` layers. Errors as in load_drafter."""
     tapped: set[int] = set()
     for source, kind in zip(_without_recall(names), drafter_kinds(names), strict=True):
-        if kind == "eagle3":
-            tapped |= {*_taps_of_head(drafter_directory(source), num_layers)}
+        if kind in _TAPPING:
+            tapped |= {*_taps_of_head(drafter_directory(source), kind, num_layers)}
     return tuple(sorted(tapped))
 
 
-def _taps_of_head(directory: Path, num_layers: int) -> Taps:
-    """The taps of an EAGLE-3 head."""
-    path = directory / CONFIG_NAME
-    return Eagle3Wiring.of(read_settings(directory), path).tapped(num_layers, path)
+def _taps_of_head(directory: Path, kind: DrafterKind, num_layers: int) -> Taps:
+    """The taps of an EAGLE-3 or block head."""
+    path, settings = directory / CONFIG_NAME, read_settings(directory)
+    wiring = BlockWiring.of(settings, path) if kind == "block" else Eagle3Wiring.of(settings, path)
+    return wiring.tapped(num_layers, path)
 
 
 def _without_recall(names: Sequence[str]) -> list[str]:
@@ -221,18 +226,19 @@ def _embedding(checkpoint: Checkpoint, target: TargetModel) -> nn.Embedding:
 
 def _load_head(
     directory: Path, kind: DrafterKind, target: TargetModel, recalls: bool, taps: Taps
-) -> HeadDrafter:
+) -> HeadDrafter | BlockDrafter:
     """taps: those of all drafters that are loaded."""
     checkpoint, lm_head = _opened(target, directory)
     config = checkpoint.config
-    head: DraftHead
-    if kind == "eagle3":
-        own = load_eagle3_head(directory, target.dtype, target.device)
-        own.read_of(taps, _taps_of_head(directory, target.layers))
-        head = own
+    load: dict[str, Callable[..., EagleHead | Eagle3Head | BlockHead]] = {
+        "eagle3": load_eagle3_head,
+        "block": load_block_head,
+    }
+    head = load.get(kind, load_eagle_head)(directory, target.dtype, target.device)
+    if kind in _TAPPING:
+        head.read_of(taps, _taps_of_head(directory, kind, target.layers))
     else:
         taps = ()
-        head = load_eagle_head(directory, target.dtype, target.device)
     before = module_bytes(head)
     quantize_block(head, target.quant)
     check_sizes(head, config, directory, target.title)
@@ -240,9 +246,10 @@ def _load_head(
     if embedding is None:
         check_width(head, config, directory, target.title)
         embedding = _embedding(checkpoint, target)
-    proposals = (
-        None if kind == "eagle3" else _proposals(lm_head, target, target.quant, before - module_bytes(head))
-    )
+    saved = before - module_bytes(head)
+    proposals = None if head.has_lm_head else _proposals(lm_head, target, target.quant, saved)
+    if isinstance(head, BlockHead):
+        return BlockDrafter(head, lm_head, embedding, taps, proposals)
     drafter = HeadDrafter(head, lm_head, embedding, taps, recalls and kind == "eagle", proposals)
     if target.cuda_graphs:
         capture_drafting(drafter)

@@ -220,12 +220,13 @@ class ModelDrafter(SessionDrafter[M]):
         asked = [(self._sessions[request.session], request) for request in requests]
         with self._rows_taken_back(requests):
             self._compute_all(asked)
-            return self._predictions(
-                [
-                    (state, state.states_of(each.frontier.nodes), state.positions_of(each.frontier.nodes))
-                    for state, each in asked
-                ]
-            )
+            return self._below([(state, request.frontier) for state, request in asked])
+
+    def _below(self, asked: Sequence[tuple[M, Frontier]]) -> list[Prediction]:
+        """The tokens that follow computed nodes of sessions."""
+        return self._predictions(
+            [(state, state.states_of(each.nodes), state.positions_of(each.nodes)) for state, each in asked]
+        )
 
     @contextmanager
     def _rows_taken_back(self, requests: Sequence[GrowRequest]) -> Iterator[None]:

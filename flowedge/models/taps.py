@@ -31,6 +31,13 @@ def eagle3_taps(num_layers: int) -> Taps:
     return 2, num_layers // 2, num_layers - 3
 
 
+def spread_taps(num_layers: int, count: int) -> Taps:
+    """Up to `count` layers whose inputs a block head drafts from: spread evenly, without the last layers."""
+    last = max(num_layers - 2, 1)
+    first = min(2, last)
+    return tuple(sorted({first + round((last - first) * i / max(count - 1, 1)) for i in range(count)}))
+
+
 def check_taps(taps: Sequence[int], num_layers: int) -> Taps:
     """Return `taps` as a tuple.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowedge.planning.profile.model import (
+    BlockSize,
     DrafterSize,
     Eagle3Size,
     EagleSize,
@@ -30,6 +31,7 @@ class DrafterWeights:
             and a language model's whole LM head beside a copy.
         quant: the format of the layers, of `fc` and of the LM head.
         adds_seen: whether it also proposes the tokens of a session's text that its vocabulary lacks.
+        bias: weights of a matrix that the nodes of a tree pass through beside the LM head.
     """
 
     layer: LayerSize
@@ -42,6 +44,7 @@ class DrafterWeights:
     tables: int
     quant: PricedQuant
     adds_seen: bool = False
+    bias: int = 0
 
     @classmethod
     def of(
@@ -71,6 +74,23 @@ class DrafterWeights:
                 wider = layer.model_copy(update={"attended": 2})
                 fc, vocab = 3 * model.hidden**2, drafter.draft_vocab
                 return cls(wider, 1, fc, False, vocab, vocab * model.hidden, True, table, quant)
+            case BlockSize():
+                fc, vocab = drafter.taps * model.hidden**2, model.vocab if tokens is None else tokens
+                part = vocab < model.vocab
+                copied, rank = part or quant != "none", drafter.markov_rank
+                return cls(
+                    layer,
+                    drafter.layers,
+                    fc,
+                    False,
+                    vocab,
+                    vocab * model.hidden,
+                    copied,
+                    table + rank * model.vocab,
+                    quant,
+                    part,
+                    bias=rank * model.vocab,
+                )
         own = drafter.vocab * drafter.hidden
         sizes = LayerSize.of(drafter, model.stored_bytes)
         vocab = drafter.vocab if tokens is None else min(tokens, drafter.vocab)
@@ -81,5 +101,5 @@ class DrafterWeights:
     def held_bytes(self, stored_bytes: int) -> float:
         """Return the bytes that the draft node holds beside the model's LM head."""
         own_head = self.lm_head if self.owns_lm_head else 0
-        matrices = self.layers * self.layer.weights + self.fc + own_head
+        matrices = self.layers * self.layer.weights + self.fc + own_head + self.bias
         return matrices * weight_bytes(self.quant, stored_bytes) + self.tables * stored_bytes

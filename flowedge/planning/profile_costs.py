@@ -38,7 +38,7 @@ from flowedge.planning.measured_costs import (
 )
 from flowedge.planning.profile.device import DeviceProfile, StrategyTimes
 from flowedge.planning.profile.link import LinkProfile
-from flowedge.planning.profile.model import LayerSize, NGramSize, RecallSize
+from flowedge.planning.profile.model import BlockSize, LayerSize, NGramSize, RecallSize
 from flowedge.planning.profile.pipeline import MiddleProfile, PipelineProfile
 from flowedge.planning.roofline import attention_s, batch_layer_s, head_s, layer_s, product_s
 from flowedge.planning.split import layer_ranges
@@ -323,9 +323,32 @@ class ProfileCosts:
 
     def _draft_alone(self, jobs: Sequence[ExtendDraft | GrowDraft], learns: bool) -> float:
         """Return the time of one drafter. If `learns`, true rows pass through its LM head as well."""
+        if isinstance(self.pipeline.drafter, BlockSize):
+            return self._draft_blocks(self.pipeline.drafter, jobs)
         rows = [_draft_rows(job, learns) for job in jobs]
         extended, grown, nodes = (sum(column) for column in zip(*rows, strict=True))
         return self._draft(extended, grown, nodes, len(jobs))
+
+    def _draft_blocks(self, size: BlockSize, jobs: Sequence[ExtendDraft | GrowDraft]) -> float:
+        """Return the time of a block head: its forward is that of the roots' blocks, and ranks all depths."""
+        device, drafter, quant = self.pipeline.draft_node, self._drafter, self._drafter.quant
+        extended = sum(0 if job.next_tokens is None else len(job.next_tokens) for job in jobs)
+        grown = [job for job in jobs if isinstance(job, GrowDraft)]
+        roots = sum(int(job.nodes[0]) == 0 for job in grown)
+        total = LOOKUP_S * (len(grown) - roots)
+        if extended:
+            text = drafter.fc + size.layers * 2 * drafter.layer.hidden * drafter.layer.kv_width
+            total += product_s(device, text, extended, quant, stored_bytes=self._stored)
+        if roots:
+            rows = roots * size.size
+            total += size.layers * layer_s(device, drafter.layer, rows, 0, quant)
+            total += self._proposals(drafter, roots * size.depths)
+        if drafter.bias:
+            nodes = sum(len(job.nodes) for job in grown)
+            total += (
+                product_s(device, drafter.bias, nodes, quant, stored_bytes=self._stored) if nodes else 0.0
+            )
+        return total
 
     def _recall(self) -> float:
         """Return the time of reading the directions and errors of a full window, for any number of rows."""

@@ -24,7 +24,7 @@ from flowedge.models.files.config_support import max_positions
 from flowedge.models.host.payloads import torch_dtype
 from flowedge.training.documents import TrainingText, document_of, prompt_tokens
 from flowedge.training.examples import Example, data_digest, read_examples, split_held_out
-from flowedge.training.head_kinds import head_taps, head_training
+from flowedge.training.heads.head_kinds import head_taps, head_training
 from flowedge.training.local_target import open_local_target
 from flowedge.training.self_generation import self_generated
 from flowedge.training.settings import TrainingSettings

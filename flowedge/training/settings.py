@@ -11,7 +11,10 @@ CROSS_ENTROPY_WEIGHT = 0.1  # as published; the feature loss has the weight 1
 DRAFT_VOCAB = 32000  # the draft vocabulary of published EAGLE-3 heads
 UNROLL = 7  # as published
 
-HeadKind = Literal["eagle", "eagle3"]
+BLOCK_SIZE = 16  # as published, of DFlash and JetSpec
+HEAD_LAYERS = 5  # as published
+
+HeadKind = Literal["eagle", "eagle3", "dflash", "jetspec", "dspark"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class TrainingSettings:
     cross_entropy_weight: float = CROSS_ENTROPY_WEIGHT  # EAGLE-1/2 heads only
     draft_vocab: int = DRAFT_VOCAB  # the most tokens that an EAGLE-3 head can propose
     unroll: int = UNROLL  # steps that a row of an EAGLE-3 head is trained through
+    block_size: int = BLOCK_SIZE  # rows of a block of a block head
+    head_layers: int = HEAD_LAYERS  # of a block head
     self_generate: int = 0  # prompts that the target answers itself, once at T=0 and once at T=1
     answer_tokens: int = 256  # the most tokens of a self-generated answer
     evaluate: int = 4  # held-out prompts
@@ -66,6 +71,8 @@ class TrainingSettings:
             "--cross-entropy-weight": not 0 <= self.cross_entropy_weight < float("inf"),
             "--draft-vocab": self.draft_vocab < 1,
             "--unroll": self.unroll < 1,
+            "--block-size": self.block_size < 2,
+            "--head-layers": self.head_layers < 1,
             "--self-generate": self.self_generate < 0,
             "--answer-tokens": self.answer_tokens < 1,
             "--evaluate": self.evaluate < 0,

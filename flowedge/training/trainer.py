@@ -16,7 +16,7 @@ from torch.optim import AdamW
 
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.training.documents import Batch, TrainingText, Update, like_lengths, updates_from
-from flowedge.training.head_training import HeadTraining, LossSums
+from flowedge.training.heads.head_training import HeadTraining, LossSums
 from flowedge.training.settings import TrainingSettings
 from flowedge.training.state import TrainingProgress, TrainingState
 from flowedge.training.target import TrainingTarget

@@ -110,7 +110,7 @@ def test_a_vocabulary_as_large_as_the_targets_needs_no_maps(tmp_path: Path) -> N
     save_eagle3_head(tmp_path, hidden=HIDDEN, vocab=VOCAB, draft_vocab=VOCAB)
     edit_tensors(tmp_path, {"d2t": None, "t2d": None})
     head = load_eagle3_head(tmp_path, torch.float32)
-    assert head.target_ids(np.arange(VOCAB)).tolist() == list(range(VOCAB))
+    assert head.vocabulary is not None and head.vocabulary.tolist() == list(range(VOCAB))
 
 
 def test_maps_that_cannot_be(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_maps_that_cannot_be(tmp_path: Path) -> None:
         ({"num_aux_hidden_states": 5}, "num_aux_hidden_states is 5, but the head reads 3 layers"),
         ({"eagle_aux_hidden_state_layer_ids": [1, 2]}, r"fc.weight is .32, 96., expected .32, 64."),
         ({"fc_norm": True}, r"fc_norm.0.weight is missing"),
-        ({"speculators_model_type": "dflash"}, "speculators_model_type is 'dflash'; of these heads only"),
+        ({"speculators_model_type": "mtp"}, "speculators_model_type is 'mtp'; of these heads 'eagle3'"),
         ({"speculators_model_type": "eagle3"}, "transformer_layer_config has the model_type None"),
         (
             {"speculators_model_type": "eagle3", "transformer_layer_config": {"model_type": "llama"}},

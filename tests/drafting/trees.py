@@ -32,16 +32,26 @@ def predict(drafter: Predictor, session: str, growth: int, frontier: Frontier) -
 
 
 def grow_and_check(
-    drafter: Drafter, growth: int, layers: int, check: Check, *, vocab: int, width: int = 4, frontier: int = 3
+    drafter: Drafter,
+    growth: int,
+    layers: int,
+    check: Check,
+    *,
+    vocab: int,
+    width: int = 4,
+    frontier: int = 3,
+    root: int = 0,
 ) -> dict[int, list[int]]:
     """Grow a tree whose frontiers are random nodes, some of which the drafter did not propose.
+
+    root: the root's token.
 
     Returns the path to each node that was expanded.
     """
     rng = np.random.default_rng(growth)
     paths: dict[int, list[int]] = {ROOT: []}
     expanded: dict[int, list[int]] = {}
-    nodes, parents, tokens = [ROOT], [-1], [0]
+    nodes, parents, tokens = [ROOT], [-1], [root]
     for _ in range(layers):
         layer = grow(drafter, "s", growth, Frontier(nodes, parents, tokens), width)
         check_shape(layer, len(nodes), width)

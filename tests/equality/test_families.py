@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.drafter import Drafter
 from flowedge.models.block import LayerBlock
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -76,19 +77,25 @@ class Model:
             for start, stop in pairwise(cuts)
         ]
 
-    def pipeline(self, precision: str = "fp32", stages: int = 3, **options: Any) -> VirtualPipeline:
+    def pipeline(
+        self, precision: str = "fp32", stages: int = 3, drafter: Drafter | None = None, **options: Any
+    ) -> VirtualPipeline:
         blocks = self.blocks(precision, stages)
         assert all(block.exact for block in blocks), blocks[0].inexact_reason
         return virtual_pipeline(
             self.checkpoint,
             list(SPLITS[stages]),
             FixedCosts(),
-            drafter=RandomDrafter(np.random.default_rng(3)),
-            head=LMHead.load(self.checkpoint, PRECISIONS[precision]["dtype"], exact=True),
+            drafter=drafter or RandomDrafter(np.random.default_rng(3)),
+            head=self.head(precision),
             make_text=NoText,
             blocks=blocks,
             **options,
         )
+
+    @cache  # noqa: B019
+    def head(self, precision: str) -> LMHead:
+        return LMHead.load(self.checkpoint, PRECISIONS[precision]["dtype"], exact=True)
 
     @cache  # noqa: B019
     def plain(self, precision: str, sampling: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from flowedge.training.eagle_training import NOISE, head_losses, with_noise
+from flowedge.training.heads.eagle_training import NOISE, head_losses, with_noise
 from flowedge.training.trainer import default_learning_rate, learning_rate_scale
 
 

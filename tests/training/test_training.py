@@ -166,7 +166,7 @@ def test_computing_in_pieces_changes_nothing(
     settings = replace(KINDS[kind][0], steps=4)
     whole, pieces = Recorder(), Recorder()
     train_drafter(str(target), data, tmp_path / "whole", settings, whole)
-    monkeypatch.setattr("flowedge.training.head_training.HELD_LOGITS", 5 * 4096)
+    monkeypatch.setattr("flowedge.training.heads.head_training.HELD_LOGITS", 5 * 4096)
     monkeypatch.setattr("flowedge.training.local_target.CHUNK_ROWS", 7)
     if kind == "eagle3":  # the order of texts changes the noise, which it has none of
         monkeypatch.setattr("flowedge.training.documents.LEAST_FILL", 1.0)

@@ -10,7 +10,7 @@ from torch import nn
 
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head
 from flowedge.training.documents import TrainingText
-from flowedge.training.eagle3_training import draft_vocabulary, unrolled
+from flowedge.training.heads.eagle3_training import draft_vocabulary, unrolled
 from tests.drafting.eagle3_files import PlainEagle3, save_eagle3_head
 
 HIDDEN, VOCAB, ROWS, STEPS = 32, 60, 4, 3

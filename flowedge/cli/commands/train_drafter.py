@@ -27,7 +27,7 @@ def train_drafter(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory for the head and the training's checkpoints.")
     ],
-    kind: Annotated[HeadKind, typer.Option(help="Kind of head: EAGLE-1/2 or EAGLE-3.")] = "eagle",
+    kind: Annotated[HeadKind, typer.Option(help="Kind of head: of EAGLE, or a block head.")] = "eagle",
     init: Annotated[
         str, typer.Option(help="Head of the same kind to start from: directory, hub id or bundled name.")
     ] = "",
@@ -55,6 +55,8 @@ def train_drafter(
         ),
     ] = 32000,
     unroll: Annotated[int, typer.Option(help="Training steps of EAGLE-3 on its own output.")] = 7,
+    block_size: Annotated[int, typer.Option(help="Rows of a block of a block head.")] = 16,
+    head_layers: Annotated[int, typer.Option(help="Layers of a block head.")] = 5,
     self_generate: Annotated[
         int, typer.Option(help="Number of prompts for the target to answer, to train on the answers.")
     ] = 0,
@@ -86,7 +88,7 @@ def train_drafter(
     cluster_dir: ClusterDir = None,
     insecure: Insecure = False,
 ) -> None:
-    """Train an EAGLE head for a target; the same command continues after an interruption.
+    """Train a draft head for a target; the same command continues after an interruption.
 
     The target's layers are in this process, or on agents with --stages, --peers or --devices.
     """
@@ -105,6 +107,8 @@ def train_drafter(
         cross_entropy_weight=cross_entropy_weight,
         draft_vocab=draft_vocab,
         unroll=unroll,
+        block_size=block_size,
+        head_layers=head_layers,
         self_generate=self_generate,
         answer_tokens=answer_tokens,
         evaluate=evaluate,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,8 +19,12 @@ from flowedge.models.attention.masked import attend_packed
 from flowedge.models.families.table import family_of
 from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig
+from flowedge.models.host.copies import to_host
 from flowedge.models.rotary import Angles, RotaryAngles, rotate_heads
 from flowedge.models.row_functions import RmsNorm, activation_of
+from flowedge.models.taps import Taps
+
+OFFSETS_KEY = "d2t"
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class AttentionContext(Protocol):
 
 @dataclass(frozen=True)
 class CachedAttention:
-    """Attention over an external cache, or causal over the batch itself; see DraftHead.forward."""
+    """Attention over an external cache, or causal over the batch itself; see StepHead.forward."""
 
     rotation: Angles
     cache: KeyValueViews | None
@@ -67,15 +72,17 @@ class CachedAttention:
 
 
 class DraftHead(nn.Module, ABC):
-    """A head of one layer that predicts a state from the state before and the token that follows that.
-
-    Row t pairs state[t] with token[t + 1] and has RoPE position t. Its result stands for state[t + 1], whose
-    logits are those of token[t + 2].
+    """A head made for one target: what heads of all kinds have in common.
 
     Attributes:
-        config: that of the head's layer.
+        config: that of the head's layers.
         embed_tokens: the head's own embedding; None where it is the target's.
+        d2t: int64 [columns], the target's token id minus the column; None where columns are token ids.
+        places: of each tapped state that the head reads, its index among the states of a row: 0 is the final
+            hidden state, behind which tapped states follow, which may be another drafter's.
     """
+
+    d2t: Tensor | None
 
     def __init__(self, config: Any, own_embedding: bool, *, partial_rotary: bool = False) -> None:
         """partial_rotary: as of Architecture."""
@@ -86,6 +93,17 @@ class DraftHead(nn.Module, ABC):
         # Given a weight, torch does not initialise one: without memory, that would import torch's compiler.
         self.embed_tokens = nn.Embedding(*sizes, _weight=torch.zeros(sizes)) if own_embedding else None
         self.rotary_emb = RotaryAngles(config, partial_rotary=partial_rotary)
+        self.register_buffer(OFFSETS_KEY, None)
+        self.places: list[int] = []
+
+    def read_of(self, taps: Taps, own: Taps) -> None:
+        """Have the head read the taps `own` out of rows that have `taps`."""
+        self.places = [1 + taps.index(tap) for tap in own]
+
+    def tapped(self, rows: Tensor) -> list[Tensor]:
+        """The tapped states [..., hidden] that the head reads of rows [..., width]."""
+        states = rows.view(*rows.shape[:-1], -1, self.target_hidden_size)
+        return [states[..., place, :] for place in self.places]
 
     def compute_rotary(self, device: torch.device | str) -> None:
         """Compute the rotary frequencies, in float32, for a device."""
@@ -104,7 +122,12 @@ class DraftHead(nn.Module, ABC):
     @property
     def vocabulary(self) -> IntArray | None:
         """int64 [columns], the target's token of each column of the logits; None where they are token ids."""
-        return None
+        return None if self.d2t is None else np.arange(len(self.d2t)) + to_host(self.d2t)[0]
+
+    @property
+    def has_lm_head(self) -> bool:
+        """Whether it proposes with an LM head of its own, and not with the target's."""
+        return getattr(self, "lm_head", None) is not None
 
     @abstractmethod
     def true_states(self, rows: Tensor) -> Tensor:
@@ -113,6 +136,20 @@ class DraftHead(nn.Module, ABC):
     @abstractmethod
     def draft_logits(self, states: Tensor, proposals: ProposalHead) -> Tensor:
         """Logits [n, columns] of states [n, hidden]; `proposals` is over the target's LM head."""
+
+    def rotation(self, like: Tensor, positions: Tensor) -> Angles:
+        """The rotation [..., rows, head_dim] of int64 [..., rows] positions, in the dtype of `like`."""
+        # Earlier versions of transformers 5 take positions with a batch alone.
+        cos, sin = self.rotary_emb(like, positions.view(-1, positions.shape[-1]))
+        return cos.view(*positions.shape, -1), sin.view(*positions.shape, -1)
+
+
+class StepHead(DraftHead):
+    """A head of one layer that predicts a state from the state before and the token that follows that.
+
+    Row t pairs state[t] with token[t + 1] and has RoPE position t. Its result stands for state[t + 1], whose
+    logits are those of token[t + 2].
+    """
 
     def forward(
         self,
@@ -133,12 +170,6 @@ class DraftHead(nn.Module, ABC):
         """
         context = CachedAttention(self.rotation(features, positions), cache, mask)
         return self.predict(token_embeddings, features, context)
-
-    def rotation(self, like: Tensor, positions: Tensor) -> Angles:
-        """The rotation [..., rows, head_dim] of int64 [..., rows] positions, in the dtype of `like`."""
-        # Earlier versions of transformers 5 take positions with a batch alone.
-        cos, sin = self.rotary_emb(like, positions.view(-1, positions.shape[-1]))
-        return cos.view(*positions.shape, -1), sin.view(*positions.shape, -1)
 
     @abstractmethod
     def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
@@ -188,16 +219,22 @@ class EagleAttention(nn.Module):
 
     def forward(self, hidden: Tensor, context: AttentionContext) -> Tensor:
         """Return [..., rows, hidden] for [..., rows, input_width]."""
-        queries, keys, values = map(
-            self._heads, (self.q_proj(hidden), self.k_proj(hidden), self.v_proj(hidden))
-        )
-        if self.q_norm is not None and self.k_norm is not None:
-            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        queries = self._heads(self.q_proj(hidden))
+        if self.q_norm is not None:
+            queries = self.q_norm(queries)
         cos, sin = (angles.unsqueeze(-3) for angles in context.rotation)
-        queries, keys = rotate_heads(queries, cos, sin), rotate_heads(keys, cos, sin)
-        attended = context.attend(queries, keys, values)
+        queries = rotate_heads(queries, cos, sin)
+        attended = context.attend(queries, *self.keys_values(hidden, context.rotation))
         projected: Tensor = self.o_proj(attended.transpose(-2, -3).reshape(*hidden.shape[:-1], -1))
         return projected
+
+    def keys_values(self, hidden: Tensor, rotation: Angles) -> tuple[Tensor, Tensor]:
+        """The rotated keys, and the values, [..., kv_heads, rows, head_dim] of [..., rows, input_width]."""
+        keys, values = self._heads(self.k_proj(hidden)), self._heads(self.v_proj(hidden))
+        if self.k_norm is not None:
+            keys = self.k_norm(keys)
+        cos, sin = (angles.unsqueeze(-3) for angles in rotation)
+        return rotate_heads(keys, cos, sin), values
 
     def _heads(self, projected: Tensor) -> Tensor:
         """[..., rows, heads * head_dim] -> [..., heads, rows, head_dim]."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CheckpointError
-from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention, HeadMlp
+from flowedge.drafting.heads.draft_head import (
+    OFFSETS_KEY,
+    AttentionContext,
+    EagleAttention,
+    HeadMlp,
+    StepHead,
+)
 from flowedge.drafting.heads.head_files import (
     EMBEDDING_KEY,
     fill_head,
@@ -21,13 +25,11 @@ from flowedge.drafting.heads.head_files import (
 from flowedge.drafting.heads.head_settings import CONFIG_NAME, Eagle3Wiring, read_settings
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig
-from flowedge.models.host.copies import to_host
 from flowedge.models.row_functions import RmsNorm
-from flowedge.models.taps import Taps
 from flowedge.text.json_object import errors_of_file
 
 KIND = "EAGLE-3"
-OFFSETS_KEY, MASK_KEY = "d2t", "t2d"
+MASK_KEY = "t2d"
 QUERY_NORM = "midlayer.self_attn.q_norm.weight"
 PUBLISHED = Eagle3Wiring()  # that of the first heads
 
@@ -56,18 +58,16 @@ class Eagle3Layer(nn.Module):
         return updated
 
 
-class Eagle3Head(DraftHead):
+class Eagle3Head(StepHead):
     """A head whose states are its own output before the final norm, or behind it (see Eagle3Wiring).
 
     The state of a true row is `fc` of the inputs of some layers of the target.
 
     Attributes:
         wiring: what the head computes.
-        places: of each state that `fc` reads, its index among the states of a row: 0 is the final hidden
-            state, behind which tapped states follow, which may be another drafter's.
     """
 
-    d2t: Tensor  # int64 [draft_vocab], the target's token id minus the draft token id
+    d2t: Tensor
 
     def __init__(
         self,
@@ -95,23 +95,14 @@ class Eagle3Head(DraftHead):
         )
         self.norm = RmsNorm(config.hidden_size, eps=eps)
         self.lm_head = nn.Linear(config.hidden_size, draft_vocab, bias=False)
-        self.register_buffer(OFFSETS_KEY, torch.zeros(draft_vocab, dtype=torch.int64))
+        self.d2t = torch.zeros(draft_vocab, dtype=torch.int64)
 
     @property
     def target_hidden_size(self) -> int:
         return self._target_hidden
 
-    @property
-    def vocabulary(self) -> IntArray:
-        return self.target_ids(np.arange(self.lm_head.out_features))
-
-    def read_of(self, taps: Taps, own: Taps) -> None:
-        """Have the head read the taps `own` out of rows that have `taps`."""
-        self.places = [1 + taps.index(tap) for tap in own]
-
     def true_states(self, rows: Tensor) -> Tensor:
-        states = rows.view(*rows.shape[:-1], -1, self._target_hidden)
-        tapped = [states[..., place, :] for place in self.places]
+        tapped = self.tapped(rows)
         if self.wiring.fc_norm:
             tapped = [norm(each) for norm, each in zip(self.fc_norm, tapped, strict=True)]
         joined = torch.cat(tapped, dim=-1)
@@ -129,12 +120,6 @@ class Eagle3Head(DraftHead):
         """Logits [n, draft_vocab] in float32 of states [n, hidden]."""
         logits: Tensor = self.lm_head(states if self.wiring.norm_output else self.norm(states))
         return logits.float()
-
-    def target_ids(self, draft_ids: IntArray) -> IntArray:
-        """The target's ids of tokens of the draft vocabulary, in the same shape."""
-        (offsets,) = to_host(self.d2t)
-        mapped: IntArray = draft_ids + offsets[draft_ids]
-        return mapped
 
 
 def load_eagle3_head(directory: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> Eagle3Head:
@@ -159,7 +144,7 @@ def load_eagle3_head(directory: Path, dtype: torch.dtype, device: torch.device |
     offsets = tensors.get(OFFSETS_KEY)
     fill_head(head, tensors, dtype, directory, KIND, device)
     if offsets is not None and draft_vocab != config.vocab_size:
-        _check_maps(offsets, mask, config.vocab_size, directory)
+        check_maps(offsets, mask, config.vocab_size, directory)
     return head
 
 
@@ -179,7 +164,7 @@ def _size(settings: dict[str, object], name: str, default: int, directory: Path)
     return value
 
 
-def _check_maps(offsets: Tensor, mask: Tensor | None, vocab: int, directory: Path) -> None:
+def check_maps(offsets: Tensor, mask: Tensor | None, vocab: int, directory: Path) -> None:
     """Check that the maps name each token of the draft vocabulary once, and agree with each other."""
     if offsets.dtype != torch.int64:
         raise CheckpointError(f"{directory}: {OFFSETS_KEY} is {offsets.dtype}, expected torch.int64")

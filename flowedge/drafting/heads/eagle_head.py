@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead, EagleAttention, HeadMlp
+from flowedge.drafting.heads.draft_head import AttentionContext, EagleAttention, HeadMlp, StepHead
 from flowedge.drafting.heads.head_files import (
     EMBEDDING_KEY,
     fill_head,
@@ -40,7 +40,7 @@ class EagleLayer(nn.Module):
         return updated
 
 
-class EagleHead(DraftHead):
+class EagleHead(StepHead):
     """A head whose states are the target's hidden states after the final norm, called features."""
 
     def __init__(self, config: LlamaDecoderConfig, fc_bias: bool, own_embedding: bool = False) -> None:

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-import numpy as np
 import torch
 from torch import nn
 
-from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import DraftPrefix, Frontier, GrowRequest
-from flowedge.drafting.heads.draft_head import DraftHead
+from flowedge.drafting.drafter import Frontier, GrowRequest
+from flowedge.drafting.heads.draft_head import StepHead
 from flowedge.drafting.heads.head_decoding import HeadDecoding
 from flowedge.drafting.heads.head_forward import HeadForward, StoredRows
 from flowedge.drafting.heads.head_rows import GrownRows, TrueRows
-from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
+from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.drafting.heads.static_head import HeadModules
-from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, Prediction
+from flowedge.drafting.heads.store_drafter import StoreDrafter, StoreSession
+from flowedge.drafting.model_drafter import GrownNode, Prediction
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.cuda_graphs.recording import CapturingMaker, RecordingMaker
 from flowedge.models.cuda_graphs.static_keys import row_bytes_with_scratch
-from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.lm_head import LMHead
-from flowedge.models.quant.quantize import module_bytes
 from flowedge.models.taps import Taps
 
 _log = logging.getLogger(__name__)
@@ -36,30 +31,16 @@ SCRATCH_ROWS = 512  # rows for the nodes of a growth; a larger growth enlarges t
 
 
 @dataclass(kw_only=True)
-class _HeadSession(ModelSession):
+class _HeadSession(StoreSession):
     """A session whose store has a row for each true row, then rows for the nodes of a growth.
 
     Attributes:
         scratch_rows: the number of rows of the growth.
     """
 
-    store: HeadStore
-    true_rows: int = 0
     scratch_rows: int = 0
 
-    @property
-    def states(self) -> torch.Tensor:
-        return self.store.states
-
-    def predictors(self, start: int, stop: int) -> torch.Tensor:
-        return self.store.states[start:stop]
-
-    def truncate(self, rows: int) -> None:
-        super().truncate(rows)
-        self.true_rows = rows
-
     def set_true_rows(self, rows: int) -> None:
-        """Count true rows, which are stored; the last of them predicts the root's children."""
         self.true_rows = rows
         self.root = GrownNode(rows - 1, rows + 1)
 
@@ -85,38 +66,25 @@ class _HeadSession(ModelSession):
         self.scratch_rows = 0
 
 
-class HeadDrafter(ModelDrafter[_HeadSession]):
+class HeadDrafter(StoreDrafter[_HeadSession]):
     """A Drafter that predicts the target's states; only true states are kept beyond a growth."""
-
-    needs_features = True
 
     def __init__(
         self,
-        head: DraftHead,
+        head: StepHead,
         lm_head: LMHead,
         embedding: nn.Embedding,
         taps: Taps = (),
         recalls: bool = False,
         proposals: ProposalHead | None = None,
     ) -> None:
-        """Draft with a head for the target whose LM head is `lm_head`.
+        """Draft with a head; arguments as of StoreDrafter.
 
-        Args:
-            embedding: the target's embedding, or the head's own.
-            taps: the target's layers whose inputs the head reads.
-            recalls: whether predictions are corrected by the head's own errors (see recall.py); possible for
-                EAGLE-1/2 heads, which predict the same states that they read.
-            proposals: over `lm_head`, which it replaces; for heads without an LM head of their own.
+        recalls: whether predictions are corrected by the head's own errors (see recall.py); possible for
+            EAGLE-1/2 heads, which predict the same states that they read.
         """
-        super().__init__(proposals or ProposalHead(lm_head))
+        super().__init__(head, lm_head, embedding, taps, proposals, recalls=recalls)
         self.head = head
-        self.taps = taps
-        self._embedding = embedding
-        norm = next(parameter for parameter in head.parameters() if parameter.ndim == 1)  # never quantised
-        self._sizes = HeadSizes.of(head.config, norm.dtype, norm.device, recalls)
-        self.device = norm.device
-        vocabulary = head.vocabulary
-        self._columns = None if vocabulary is None else to_device(self.device, vocabulary)[0]
         self._decoding: HeadDecoding | None = None
         self._forward = HeadForward(head, embedding, self._sizes)
 
@@ -136,68 +104,31 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         """The bytes of static tensors, and of stores that wait for the next session."""
         return 0 if self._decoding is None else self._decoding.nbytes
 
-    @property
-    def can_learn(self) -> bool:
-        return self._columns is None
-
-    @property
-    def weight_bytes(self) -> int:
-        shared = {id(parameter) for parameter in (*self.head.parameters(), self._proposals.exact.weight)}
-        own = 0 if id(self._embedding.weight) in shared else module_bytes(self._embedding)
-        return module_bytes(self.head) + own + self._proposals.copied_bytes
-
-    @property
-    def fingerprint(self) -> str:
-        recalled = "+recall" if self._sizes.recalls else ""
-        return self._digest + recalled + self._proposals.fingerprint
-
-    @cached_property
-    def _digest(self) -> str:
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.head.state_dict().items()):
-            (content,) = to_host(tensor)
-            digest.update(name.encode() + content.tobytes())
-        return digest.hexdigest()
-
     def session_bytes(self, capacity: int) -> int:
         row = (
             self._sizes.row_bytes if self._decoding is None else row_bytes_with_scratch(self._sizes.row_bytes)
         )
         return (capacity + SCRATCH_ROWS) * row + self._proposals.session_bytes
 
-    def open(
-        self,
-        session: str,
-        capacity: int,
-        first_token: int,
-        noise: SamplingParams | None = None,
-        prefix: DraftPrefix | None = None,
-    ) -> None:
-        source, copied = self._source(prefix, capacity, first_token)
-        rows, decoding = capacity + SCRATCH_ROWS, self._decoding
-        store = HeadStore(self._sizes, rows) if decoding is None else decoding.store_for(rows)
-        state = _HeadSession(capacity=capacity, first_token=first_token, noise=noise, store=store)
-        self._copy_tokens(state, source, copied)
-        if source is not None:
-            store.copy_rows(source.store, copied)
-            state.set_true_rows(copied)
-        self._begin(session, state)
+    @property
+    def _draft_rows(self) -> int:
+        return SCRATCH_ROWS
 
-    def close(self, session: str) -> None:
-        state = self._sessions.get(session) or self._kept.get(session)
-        super().close(session)
-        if state is not None and self._decoding is not None:
-            self._decoding.give_back(state.store)
-        self._rest()
+    def _new_store(self, rows: int) -> HeadStore:
+        return super()._new_store(rows) if self._decoding is None else self._decoding.store_for(rows)
+
+    def _new_session(
+        self, capacity: int, first_token: int, noise: SamplingParams | None, store: HeadStore
+    ) -> _HeadSession:
+        return _HeadSession(capacity=capacity, first_token=first_token, noise=noise, store=store)
+
+    def _take_back(self, store: HeadStore) -> None:
+        if self._decoding is not None:
+            self._decoding.give_back(store)
 
     def free_idle(self) -> None:
         if self._decoding is not None:
             self._decoding.free()
-
-    def check_request(self, request: GrowRequest) -> None:
-        super().check_request(request)
-        if request.next_tokens is not None and request.features is None:
-            raise ValueError(f"session {request.session}: an EAGLE head drafts from features")
 
     @torch.inference_mode()
     def predict(self, requests: Sequence[GrowRequest]) -> list[Prediction]:
@@ -221,22 +152,6 @@ class HeadDrafter(ModelDrafter[_HeadSession]):
         state.add_grown(frontier, rows)
         states = state.store.states[rows.first : rows.stop]
         return self._prediction(state, states, state.positions_of(frontier.nodes), logits)
-
-    def _true_rows(self, state: _HeadSession, features: Payload, next_tokens: IntArray) -> TrueRows | None:
-        """Note tokens that follow the text, and return their rows, if there are any."""
-        state.discard_growth()
-        if not len(next_tokens):
-            return None
-        rows = TrueRows.at(state.true_rows, features, np.asarray(next_tokens))
-        self._note(state, rows.first, rows.tokens)
-        return rows
-
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.head.draft_logits(hidden, self._proposals)
-
-    @property
-    def _ids(self) -> torch.Tensor | None:
-        return self._proposals.ids if self._columns is None else self._columns
 
     def _compute(
         self,

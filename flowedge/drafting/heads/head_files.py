@@ -31,10 +31,12 @@ IGNORED_SUFFIX = "rotary_emb.inv_freq"  # a derived buffer in older checkpoints
 IGNORED_PREFIX = "verifier_"  # copies of the target's tensors in checkpoints of speculators
 
 
-def llama_config(settings: dict[str, Any], directory: Path, kind: str) -> LlamaDecoderConfig:
-    """The config of a head's layer; `kind` is the name of the head in errors."""
+def llama_config(
+    settings: dict[str, Any], directory: Path, kind: str, *, one_layer: bool = True
+) -> LlamaDecoderConfig:
+    """The config of a head's layers; `kind` is the name of the head in errors."""
     layers = settings.get("num_hidden_layers", 1)
-    if layers != 1:
+    if one_layer and layers != 1:
         raise CheckpointError(f"{directory} is no {kind} head: num_hidden_layers is {layers}, expected 1")
     known = {name: value for name, value in settings.items() if name not in UNUSED_SETTINGS}
     path = directory / CONFIG_NAME
@@ -74,14 +76,16 @@ def fill_head(
     """
     expected = head.state_dict()
     problems = [f"{name} is missing" for name in expected if name not in tensors]
-    problems += [f"{name} is not part of an {kind} head" for name in tensors if name not in expected]
+    problems += [f"{name} is not part of this head" for name in tensors if name not in expected]
     problems += [
         f"{name} is {list(tensors[name].shape)}, expected {list(wanted.shape)}"
         for name, wanted in expected.items()
         if name in tensors and tensors[name].shape != wanted.shape
     ]
     if problems:
-        raise CheckpointError(f"the EAGLE head in {directory} does not fit its config: {'; '.join(problems)}")
+        raise CheckpointError(
+            f"the {kind} head in {directory} does not fit its config: {'; '.join(problems)}"
+        )
     placed = {}
     for name, like in expected.items():
         wanted = dtype if like.is_floating_point() else None
@@ -99,7 +103,12 @@ def write_head(
     """Write config.json, from `config` and then `settings`, and model.safetensors, each in one step."""
     directory.mkdir(parents=True, exist_ok=True)
     dtype = str(tensors["fc.weight"].dtype).removeprefix("torch.")
-    written = {**config.to_diff_dict(), "num_hidden_layers": 1, "dtype": dtype, **settings}
+    written = {
+        **config.to_diff_dict(),
+        "num_hidden_layers": config.num_hidden_layers,
+        "dtype": dtype,
+        **settings,
+    }
     weights_part, config_part = directory / f"{SAFETENSORS_NAME}.part", directory / f"{CONFIG_NAME}.part"
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     config_part.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from flowedge.drafting.heads.draft_head import CachedAttention, DraftHead, KeyValueViews
+from flowedge.drafting.heads.draft_head import CachedAttention, KeyValueViews, StepHead
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
@@ -53,7 +53,7 @@ class HeadAttention:
 class HeadForward:
     """Computes rows of any number of sessions, each linear layer by one product."""
 
-    def __init__(self, head: DraftHead, embedding: nn.Embedding, sizes: HeadSizes) -> None:
+    def __init__(self, head: StepHead, embedding: nn.Embedding, sizes: HeadSizes) -> None:
         self._head, self._embedding, self._sizes = head, embedding, sizes
         self._kernels: KernelHead | None = None
         if isinstance(head, EagleHead | MtpHead):

@@ -16,7 +16,9 @@ from flowedge.text.json_object import read_json_object
 
 CONFIG_NAME = "config.json"
 LAYERS_KEY = "eagle_aux_hidden_state_layer_ids"
-_LAYER, _KIND = "transformer_layer_config", "speculators_model_type"  # of a config of speculators
+LAYER_KEY, KIND_KEY = "transformer_layer_config", "speculators_model_type"  # of a config of speculators
+_EAGLE3 = "eagle3"
+_KINDS = (_EAGLE3, "dflash", "dspark")
 _LAYER_TYPES = ("llama", "qwen3")
 _RESIDUAL = "norm_before_residual"
 _OF_EAGLE = "eagle_config"
@@ -49,17 +51,18 @@ def read_settings(directory: Path) -> dict[str, Any]:
     """
     path = directory / CONFIG_NAME
     settings = read_json_object(path)
-    if _LAYER not in settings and _KIND not in settings:
+    if LAYER_KEY not in settings and KIND_KEY not in settings:
         return settings
-    kind, layer = settings.get(_KIND), settings.pop(_LAYER, None)
-    if kind != "eagle3":
-        raise CheckpointError(f"{path}: {_KIND} is {kind!r}; of these heads only 'eagle3' is known")
+    kind, layer = settings.get(KIND_KEY), settings.pop(LAYER_KEY, None)
+    if kind not in _KINDS:
+        known = ", ".join(map(repr, _KINDS))
+        raise CheckpointError(f"{path}: {KIND_KEY} is {kind!r}; of these heads {known} are known")
     if not isinstance(layer, dict) or layer.get("model_type", "llama") not in _LAYER_TYPES:
         shown = layer.get("model_type") if isinstance(layer, dict) else None
         raise CheckpointError(
-            f"{path}: {_LAYER} has the model_type {shown!r}; known are {' and '.join(_LAYER_TYPES)}"
+            f"{path}: {LAYER_KEY} has the model_type {shown!r}; known are {' and '.join(_LAYER_TYPES)}"
         )
-    if _RESIDUAL not in settings:  # for which its readers have different defaults
+    if kind == _EAGLE3 and _RESIDUAL not in settings:  # for which its readers have different defaults
         raise CheckpointError(f"{path}: {_RESIDUAL} is missing, which says how the layer is wired")
     return settings | layer
 
@@ -93,14 +96,14 @@ class Eagle3Wiring:
         Raises:
             CheckpointError: when a setting is wrong, or asks for what is not computed.
         """
-        _check_neutral(settings, _NEUTRAL, path, "")
+        check_neutral(settings, _NEUTRAL, path, "")
         of_eagle = settings.get(_OF_EAGLE) or {}
         if not isinstance(of_eagle, dict):
             raise CheckpointError(f"{path}: {_OF_EAGLE} is {of_eagle!r:.80}, not an object")
         for name in of_eagle:
             if name not in _NEUTRAL_IN_EAGLE_CONFIG and name != LAYERS_KEY:
                 raise CheckpointError(f"{path} sets {_OF_EAGLE}.{name}, which is not supported")
-        _check_neutral(of_eagle, _NEUTRAL_IN_EAGLE_CONFIG, path, f"{_OF_EAGLE}.")
+        check_neutral(of_eagle, _NEUTRAL_IN_EAGLE_CONFIG, path, f"{_OF_EAGLE}.")
         names = ("norm_before_fc", "fc_norm", "norm_output", _RESIDUAL)
         before_fc, each, output, residual = (_switch(settings, name, path) for name in names)
         if before_fc and each:
@@ -169,9 +172,18 @@ def _switch(settings: Mapping[str, Any], name: str, path: Path) -> bool:
     return bool(value)
 
 
-def _check_neutral(
+def check_neutral(
     settings: Mapping[str, Any], neutral: Mapping[str, tuple[object, ...]], path: Path, within: str
 ) -> None:
+    """Check that no setting asks for what is not computed.
+
+    Args:
+        neutral: the values of a setting that change nothing; None is such a value of each.
+        within: stands before a setting's name in errors.
+
+    Raises:
+        CheckpointError: when a setting has another value.
+    """
     for name, values in neutral.items():
         value = settings.get(name)
         if value is not None and value not in values:

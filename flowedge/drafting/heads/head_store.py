@@ -1,4 +1,4 @@
-"""What a session of an EAGLE head keeps of each row: keys and values, the predicted state, its errors."""
+"""What a session of a draft head keeps of each row: keys and values, the predicted state, its errors."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class HeadSizes:
 
     Attributes:
         recalls: whether errors are kept, which correct later predictions (see recall.py).
+        layers: the number of layers.
     """
 
     kv_heads: int
@@ -27,17 +28,20 @@ class HeadSizes:
     dtype: torch.dtype
     device: torch.device
     recalls: bool
+    layers: int = 1
 
     @classmethod
-    def of(cls, config: Any, dtype: torch.dtype, device: torch.device, recalls: bool) -> HeadSizes:
+    def of(
+        cls, config: Any, dtype: torch.dtype, device: torch.device, recalls: bool, layers: int = 1
+    ) -> HeadSizes:
         """The sizes for a transformers config."""
         kv_heads = int(config.num_key_value_heads or config.num_attention_heads)
-        return cls(kv_heads, head_size(config), int(config.hidden_size), dtype, device, recalls)
+        return cls(kv_heads, head_size(config), int(config.hidden_size), dtype, device, recalls, layers)
 
     @property
     def row_bytes(self) -> int:
         """The bytes of a row."""
-        values = 2 * self.kv_heads * self.head_dim + self.hidden
+        values = 2 * self.layers * self.kv_heads * self.head_dim + self.hidden
         recalled = Recall.row_bytes(self.hidden, self.dtype) if self.recalls else 0
         return values * self.dtype.itemsize + recalled
 
@@ -46,13 +50,13 @@ class HeadStore(PlainStore):
     """The tensors of a session.
 
     Attributes:
-        kv: [1, 2, kv_heads, rows, head_dim], keys at index 0 and values at 1.
+        kv: [layers, 2, kv_heads, rows, head_dim], keys at index 0 and values at 1.
         states: [rows, hidden], the state that each row predicts.
         recall: the errors of rows; None where they are not kept.
     """
 
     def __init__(self, sizes: HeadSizes, rows: int) -> None:
-        super().__init__((1, 2, sizes.kv_heads, rows, sizes.head_dim), sizes.dtype, sizes.device)
+        super().__init__((sizes.layers, 2, sizes.kv_heads, rows, sizes.head_dim), sizes.dtype, sizes.device)
         self.sizes = sizes
         self.states = lazy_zeros((rows, sizes.hidden), sizes.dtype, sizes.device)
         self.recall: Recall | None = None

@@ -12,7 +12,7 @@ from torch import nn
 
 from flowedge.core.arrays import IntArray
 from flowedge.device.kernel_library import missing_reason
-from flowedge.drafting.heads.draft_head import DraftHead
+from flowedge.drafting.heads.draft_head import StepHead
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import HeadRows
 from flowedge.drafting.heads.head_store import HeadStore
@@ -129,7 +129,7 @@ class KernelHead:
         return own.structure
 
 
-def _rotation_of(head: DraftHead, positions: torch.Tensor, _: IntArray, dtype: torch.dtype) -> list[Rotation]:
+def _rotation_of(head: StepHead, positions: torch.Tensor, _: IntArray, dtype: torch.dtype) -> list[Rotation]:
     return [Rotation(*head.rotation(torch.empty(0, dtype=dtype), positions))]
 
 

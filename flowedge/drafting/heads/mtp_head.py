@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead
+from flowedge.drafting.heads.draft_head import AttentionContext, StepHead
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.architecture import MTP_PREFIX, Architecture
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -32,7 +32,7 @@ _DEPTHS = "mtp_num_hidden_layers"
 _OWN_EMBEDDING = "mtp_use_dedicated_embeddings"
 
 
-class MtpHead(DraftHead):
+class MtpHead(StepHead):
     """A head whose states are normed outputs of its layer; those of true rows are the target's features.
 
     Features are the target's hidden states after its final norm. The LM head and the embedding are the

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flowedge.drafting.heads.draft_head import DraftHead
+from flowedge.drafting.heads.draft_head import StepHead
 from flowedge.drafting.heads.head_rows import GrownRows, HeadRows, TrueRows
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.drafting.proposal_head import ProposalHead
@@ -31,7 +31,7 @@ class HeadModules:
         proposals: over the target's LM head; embedding: the target's, or the head's own.
     """
 
-    head: DraftHead
+    head: StepHead
     proposals: ProposalHead
     embedding: nn.Embedding
     own_columns: int | None

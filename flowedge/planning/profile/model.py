@@ -248,6 +248,23 @@ class Eagle3Size(YamlDocument):
     draft_vocab: int = Field(ge=1)
 
 
+class BlockSize(YamlDocument):
+    """A block head: fc over some hidden states, and decoder layers over blocks, with the target's LM head.
+
+    Attributes:
+        size: rows of a block; depths: of the tokens that a block predicts.
+        layers: decoder layers; taps: hidden states that fc reads.
+        markov_rank: of the bias that a token adds to the logits of the next; 0 for none.
+    """
+
+    kind: Literal["block"]
+    size: int = Field(ge=2)
+    depths: int = Field(ge=1)
+    layers: int = Field(ge=1)
+    taps: int = Field(ge=1)
+    markov_rank: int = Field(ge=0, default=0)
+
+
 class SmallModelSize(LayerSizes):
     """A small language model that drafts, with an LM head of its own."""
 
@@ -256,7 +273,7 @@ class SmallModelSize(LayerSizes):
     vocab: int = Field(ge=2)
 
 
-DrafterSize = EagleSize | Eagle3Size | SmallModelSize
+DrafterSize = EagleSize | Eagle3Size | BlockSize | SmallModelSize
 
 
 class NGramSize(YamlDocument):

@@ -7,11 +7,12 @@ from typing import Any
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, Quantisation, VerificationPlace
-from flowedge.models.taps import Taps, eagle3_taps, row_width, taps_within
+from flowedge.models.taps import Taps, eagle3_taps, row_width, spread_taps, taps_within
 from flowedge.planning.profile.device import DeviceProfile, Watts
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.model import (
     READ_AS_STORED,
+    BlockSize,
     DrafterSize,
     DraftingSize,
     Eagle3Size,
@@ -136,8 +137,13 @@ class PipelineProfile:
         Raises:
             BadRequestError: when the model has too few layers for that drafter.
         """
-        tapping = any(isinstance(size, Eagle3Size) for size in self.drafters)
-        return eagle3_taps(self.model.layers) if tapping else ()
+        layers, tapped = self.model.layers, set[int]()
+        for size in self.drafters:
+            if isinstance(size, Eagle3Size):
+                tapped |= {*eagle3_taps(layers)}
+            elif isinstance(size, BlockSize):
+                tapped |= {*spread_taps(layers, size.taps)}
+        return tuple(sorted(tapped))
 
     @property
     def needs_features(self) -> bool:

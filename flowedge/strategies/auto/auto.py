@@ -283,7 +283,7 @@ class Auto(Strategy):
         time is spent on them, and no more.
         """
         levels = int(self._candidates.tree.depths.max()) + 1
-        again_s = levels * float(self._forward_s[0])
+        again_s = self._times.root_forward + (levels - 1) * float(self._forward_s[0])
         return (
             self._tokens >= _LEAST_TOKENS
             and self.now - self._grown_at >= self._settings.regrow_share * again_s

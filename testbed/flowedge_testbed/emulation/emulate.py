@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.block.block_settings import BlockWiring
 from flowedge.drafting.choice import RECALL, DrafterKind
-from flowedge.drafting.loading import drafter_kinds
+from flowedge.drafting.heads.head_settings import CONFIG_NAME, read_settings
+from flowedge.drafting.loading import drafter_directory, drafter_kinds
 from flowedge.planning.profile.link import LinkProfile
 from flowedge.planning.profile.model import (
+    BlockSize,
     DrafterSize,
     DraftingSize,
     Eagle3Size,
@@ -146,7 +149,7 @@ def emulated_drafter(
 
     An EAGLE-1/2 or mtp head is priced as the named drafter, or as the profile's first if none is named. A
     small language model or an EAGLE-3 head is priced as a drafter of its own kind: the named one, or the
-    first.
+    first. A block head is priced by its own layers and blocks, each as wide as the emulated model.
 
     Args:
         named: a drafter of the profile, by name.
@@ -159,17 +162,23 @@ def emulated_drafter(
         raise BadRequestError(f"{model.title} has no drafter {named!r}; it has {', '.join(model.drafters)}")
     default = model.drafters[named] if named is not None else next(iter(model.drafters.values()))
     kinds = drafter_kinds(names)
+    sources = [name for name in names if name != RECALL]
     recall = (RecallSize(kind="recall"),) if RECALL in names else ()
     if kinds in ((), ("eagle",), ("mtp",)) and not recall:
         return default, ()
-    parts = (*(_part(model, default, kind) for kind in kinds), *recall)
+    parts = (
+        *(_part(model, default, kind, name) for kind, name in zip(kinds, sources, strict=True)),
+        *recall,
+    )
     if len(parts) == 1 and not isinstance(parts[0], NGramSize | RecallSize):
         return parts[0], ()
     return default, parts
 
 
-def _part(model: ModelProfile, default: DrafterSize, kind: DrafterKind) -> DrafterSize | NGramSize:
+def _part(model: ModelProfile, default: DrafterSize, kind: DrafterKind, name: str) -> DrafterSize | NGramSize:
     match kind:
+        case "block":
+            return block_size(drafter_directory(name))
         case "ngram":
             return NGramSize(kind="ngram")
         case "eagle" | "mtp":
@@ -182,6 +191,19 @@ def _part(model: ModelProfile, default: DrafterSize, kind: DrafterKind) -> Draft
             return _of_kind(
                 model, default, SmallModelSize, "small_lm among its drafters to price a language model by"
             )
+
+
+def block_size(directory: Path) -> BlockSize:
+    """Return the blocks and layers of the block head in a directory. Errors as of BlockWiring."""
+    wiring = BlockWiring.of(read_settings(directory), directory / CONFIG_NAME)
+    return BlockSize(
+        kind="block",
+        size=wiring.size,
+        depths=wiring.depths,
+        layers=len(wiring.layers),
+        taps=len(wiring.taps),
+        markov_rank=wiring.markov_rank,
+    )
 
 
 def _of_kind(model: ModelProfile, default: DrafterSize, kind: type[T], missing: str) -> T:

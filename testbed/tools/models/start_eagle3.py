@@ -16,9 +16,9 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, save_eagle3_head
 from flowedge.training.documents import document_of
-from flowedge.training.eagle3_training import draft_vocabulary
 from flowedge.training.examples import read_examples
-from flowedge.training.head_kinds import new_eagle3_head
+from flowedge.training.heads.eagle3_training import draft_vocabulary
+from flowedge.training.heads.head_kinds import new_eagle3_head
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from flowedge.drafting.heads.eagle_head import EagleHead, save_eagle_head
 from flowedge.training.documents import Batch
-from flowedge.training.head_training import HeadTraining, LossSums
+from flowedge.training.heads.head_training import HeadTraining, LossSums
 from flowedge.training.target import TrainingTarget
 
 NOISE = 0.1  # half-width of the uniform noise on features, in units of their standard deviation

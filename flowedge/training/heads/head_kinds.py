@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flowedge.core.errors import BadRequestError
+from flowedge.drafting.block.block_head import BlockHead, load_block_head
+from flowedge.drafting.block.block_settings import BlockLayer, BlockWiring
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.loading import check_sizes, check_width, drafter_directory
@@ -16,21 +18,27 @@ from flowedge.models.families.parts import head_size
 from flowedge.models.files.config_support import FULL, max_positions, rope_by_layer_type
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.host.payloads import torch_dtype
-from flowedge.models.taps import Taps, eagle3_taps
+from flowedge.models.taps import Taps, eagle3_taps, spread_taps
 from flowedge.training.documents import TrainingText
-from flowedge.training.eagle3_training import Eagle3Training, draft_vocabulary
-from flowedge.training.eagle_training import EagleTraining
-from flowedge.training.head_training import HeadTraining
+from flowedge.training.heads.block_training import BlockTraining
+from flowedge.training.heads.eagle3_training import Eagle3Training, draft_vocabulary
+from flowedge.training.heads.eagle_training import EagleTraining
+from flowedge.training.heads.head_training import HeadTraining
 from flowedge.training.settings import HeadKind, TrainingSettings
 from flowedge.training.target import TrainingTarget
 
 # Rotary types whose angles depend on the position alone, and mean the same to Llama's rotary embedding.
+_BLOCK_TAPS = 5  # as published
+_MARKOV_RANK = 256  # as published; a quarter of the width of narrower models
 _COPIED_ROPE = frozenset({"linear", "llama3", "yarn"})
 
 
 def head_taps(kind: HeadKind, config: Any) -> Taps:
     """The target's layers that are tapped to train a head. Errors as in eagle3_taps."""
-    return () if kind == "eagle" else eagle3_taps(int(config.num_hidden_layers))
+    layers = int(config.num_hidden_layers)
+    if kind == "eagle":
+        return ()
+    return eagle3_taps(layers) if kind == "eagle3" else spread_taps(layers, _BLOCK_TAPS)
 
 
 def head_training(
@@ -40,24 +48,32 @@ def head_training(
     config, compute = target.checkpoint.config, torch_dtype(settings.dtype)
     generator = torch.Generator().manual_seed(settings.seed)
     directory = drafter_directory(settings.init) if settings.init else None
-    head: EagleHead | Eagle3Head
+    head: EagleHead | Eagle3Head | BlockHead
     if directory is not None:
-        load = load_eagle3_head if settings.kind == "eagle3" else load_eagle_head
-        head = load(directory, torch.float32)
+        loads: dict[str, Callable[..., EagleHead | Eagle3Head | BlockHead]] = {
+            "eagle": load_eagle_head,
+            "eagle3": load_eagle3_head,
+        }
+        head = loads.get(settings.kind, load_block_head)(directory, torch.float32)
         check_sizes(head, config, directory, str(target.checkpoint.place))
         check_width(head, config, directory, str(target.checkpoint.place))
-        if isinstance(head, Eagle3Head) and head.wiring.layers not in (None, target.taps):
+        read = None if isinstance(head, EagleHead) else _read_layers(head)
+        if read not in (None, target.taps):
             raise BadRequestError(
-                f"{directory} reads the layers {list(head.wiring.layers or ())}; training goes on with heads "
-                f"that read {list(target.taps)}"
+                f"{directory} reads the layers {list(read or ())}; training goes on with heads that read "
+                f"{list(target.taps)}"
             )
         head.embed_tokens = None  # the target's is used from now on
     elif settings.kind == "eagle3":
         size = min(settings.draft_vocab, int(config.vocab_size))
         ids = draft_vocabulary(documents, int(config.vocab_size), size)
         head = new_eagle3_head(config, ids, target.lm_head.parameter.float().cpu(), generator)
-    else:
+    elif settings.kind == "eagle":
         head = new_head(config, generator)
+    else:
+        head = new_block_head(config, settings, target.taps, mask_token(target.tokenizer), generator)
+    if isinstance(head, BlockHead):
+        return BlockTraining(head, target, compute)
     if isinstance(head, Eagle3Head):
         return Eagle3Training(head, target, settings.unroll, compute)
     return EagleTraining(head, target, settings.cross_entropy_weight, compute)
@@ -89,13 +105,62 @@ def new_eagle3_head(
     return head
 
 
-def _head_config(target: Any) -> LlamaDecoderConfig:
-    """The config of a Llama layer with the sizes, vocabulary and rotary angles of a target's config."""
+def new_block_head(
+    config: Any,
+    settings: TrainingSettings,
+    taps: Taps,
+    mask: int,
+    generator: torch.Generator | None = None,
+) -> BlockHead:
+    """A random block head for a target's config, in float32, that shares the target's embedding.
+
+    mask: the token that stands for the tokens of a block that are to be predicted.
+    """
+    own = _head_config(config, settings.head_layers)
+    markov = settings.kind == "dspark"
+    wiring = BlockWiring(
+        settings.block_size,
+        mask,
+        taps,
+        (BlockLayer(causal=settings.kind == "jetspec"),) * settings.head_layers,
+        shifted=markov,
+        markov_rank=min(_MARKOV_RANK, own.hidden_size // 4) if markov else 0,
+    )
+    head = BlockHead(own, wiring)
+    _randomise(head, own.initializer_range, generator)
+    if head.markov_head is not None:
+        nn.init.normal_(head.markov_head.markov_w1.weight, std=own.initializer_range, generator=generator)
+    return head
+
+
+def mask_token(tokenizer: Any) -> int:
+    """A token that no answer has, for the mask of a block head.
+
+    Raises:
+        BadRequestError: when the tokenizer has no such token.
+    """
+    for name in ("mask", "pad", "unk", "bos"):
+        token = getattr(tokenizer, f"{name}_token_id", None)
+        if token is not None and token != tokenizer.eos_token_id:
+            return int(token)
+    raise BadRequestError(
+        "the model's tokenizer has no mask, padding, unknown or first token, of which a block head needs "
+        "one; train an EAGLE head"
+    )
+
+
+def _read_layers(head: Eagle3Head | BlockHead) -> Taps | None:
+    """The layers that a head's config names, if any."""
+    return head.wiring.layers if isinstance(head, Eagle3Head) else head.wiring.taps
+
+
+def _head_config(target: Any, layers: int = 1) -> LlamaDecoderConfig:
+    """The config of Llama layers with the sizes, vocabulary and rotary angles of a target's config."""
     return LlamaDecoderConfig(
         vocab_size=int(target.vocab_size),
         hidden_size=int(target.hidden_size),
         intermediate_size=int(target.intermediate_size),
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=int(target.num_attention_heads),
         num_key_value_heads=int(target.num_key_value_heads),
         head_dim=head_size(target),

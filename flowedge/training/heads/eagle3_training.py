@@ -18,7 +18,7 @@ from flowedge.drafting.heads.eagle3_head import Eagle3Head, save_eagle3_head
 from flowedge.drafting.token_counts import TokenCounts
 from flowedge.models.rotary import Angles
 from flowedge.training.documents import Batch, TrainingText
-from flowedge.training.head_training import HeadTraining, LossSums
+from flowedge.training.heads.head_training import HeadTraining, LossSums
 from flowedge.training.target import TrainingTarget
 
 STEP_DECAY = 0.8  # the factor on the weight of a step, from one step to the next

@@ -1,0 +1,174 @@
+"""Drafting with a block head: one forward for all depths of a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from flowedge.core.arrays import NO_TOKEN
+from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.block.block_head import BlockHead
+from flowedge.drafting.block.block_pass import BlockStart, add_text, predict_blocks
+from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, GrowRequest
+from flowedge.drafting.heads.head_rows import TrueRows
+from flowedge.drafting.heads.head_store import HeadStore
+from flowedge.drafting.heads.store_drafter import StoreDrafter, StoreSession
+from flowedge.drafting.model_drafter import GrownNode, Prediction, rows_of
+from flowedge.drafting.proposal_head import ProposalHead
+from flowedge.models.host.copies import to_device
+from flowedge.models.lm_head import LMHead
+from flowedge.models.taps import Taps
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """What a block has predicted.
+
+    Attributes:
+        position: of the text's last token, with which the block began.
+        states: [depths, hidden]; marginals: the tokens of each depth, whatever the path to them is.
+    """
+
+    position: int
+    states: torch.Tensor
+    marginals: Prediction
+
+
+@dataclass(kw_only=True)
+class _BlockSession(StoreSession):
+    """A session whose store has a row for each true row, then the rows of a block.
+
+    The row of a GrownNode is here the depth of its children in the block. A true row's state is that of the
+    block that predicted the token after it, or zero where none did.
+    """
+
+    block: _Block | None = None
+
+    def set_true_rows(self, rows: int) -> None:
+        self.true_rows = rows
+        self.root = GrownNode(0, rows + 1)
+
+    def truncate(self, rows: int) -> None:
+        super().truncate(rows)
+        self.block = None
+
+    def add_text(self, rows: TrueRows) -> None:
+        """Count rows, whose keys and values are stored, and store what predicted the tokens after them."""
+        states, block = self.store.states, self.block
+        states[rows.first : rows.stop] = 0
+        if block is not None:
+            # The row of token t leads to token t + 1, and its state predicts the token after that.
+            depths = np.arange(rows.first, rows.stop) + 1 - block.position
+            known = (depths >= 0) & (depths < len(block.states))
+            if known.any():
+                first = rows.first + int(np.argmax(known))
+                depth = int(depths[known][0])
+                count = int(known.sum())
+                states[first : first + count] = block.states[depth : depth + count]
+        self.set_true_rows(rows.stop)
+
+    def add_nodes(self, frontier: Frontier) -> None:
+        for node, parent in zip(frontier.nodes, frontier.parents, strict=True):
+            above = self.nodes[parent]
+            self.nodes[node] = above.child(above.row + 1)
+
+
+class BlockDrafter(StoreDrafter[_BlockSession]):
+    """A Drafter whose first layer of a growth takes a forward, and whose further layers take none.
+
+    The children of a node are the likeliest tokens of its depth, whatever the path to it is (DDTree, arXiv
+    2604.12989), except that a head with a bias of tokens adds that of the node's token. Below the depth of a
+    block nothing is proposed.
+    """
+
+    def __init__(
+        self,
+        head: BlockHead,
+        lm_head: LMHead,
+        embedding: nn.Embedding,
+        taps: Taps,
+        proposals: ProposalHead | None = None,
+    ) -> None:
+        """Draft with a head; arguments as of StoreDrafter."""
+        super().__init__(head, lm_head, embedding, taps, proposals, layers=len(head.layers))
+        self.head = head
+
+    @property
+    def _draft_rows(self) -> int:
+        return self.head.wiring.size
+
+    def _new_session(
+        self, capacity: int, first_token: int, noise: SamplingParams | None, store: HeadStore
+    ) -> _BlockSession:
+        return _BlockSession(capacity=capacity, first_token=first_token, noise=noise, store=store)
+
+    def grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        layers = super().grow(requests)
+        for request, layer in zip(requests, layers, strict=True):
+            beyond = self._beyond(self._sessions[request.session], request.frontier)
+            layer.tokens[beyond], layer.log_probs[beyond] = NO_TOKEN, -np.inf
+        return layers
+
+    def _compute(
+        self,
+        extended: Sequence[tuple[_BlockSession, GrowRequest]],
+        grown: Sequence[tuple[_BlockSession, Frontier]],
+    ) -> None:
+        added: list[tuple[_BlockSession, TrueRows]] = []
+        for state, request in extended:
+            assert request.features is not None and request.next_tokens is not None, "as checked"
+            rows = self._true_rows(state, request.features, request.next_tokens)
+            if rows is not None:
+                added.append((state, rows))
+        if added:
+            add_text(self.head, [(state.store, rows) for state, rows in added])
+        for state, rows in added:
+            state.add_text(rows)
+        for state, frontier in grown:
+            state.add_nodes(frontier)
+
+    def _below(self, asked: Sequence[tuple[_BlockSession, Frontier]]) -> list[Prediction]:
+        beginning = [state for state, frontier in asked if list(frontier.nodes) == [ROOT]]
+        if beginning:
+            self._begin_blocks(beginning)
+        return [self._of_nodes(state, frontier) for state, frontier in asked]
+
+    def _begin_blocks(self, sessions: Sequence[_BlockSession]) -> None:
+        """Predict all depths behind the texts of sessions."""
+        starts = [BlockStart(state.store, state.tokens[-1], state.true_rows) for state in sessions]
+        found = predict_blocks(self.head, self._embedding, starts)
+        positions = [[start.position + 1 + depth for depth in range(self._depths)] for start in starts]
+        marginals = self._predictions(list(zip(sessions, found, positions, strict=True)))
+        for state, start, states, each in zip(sessions, starts, found, marginals, strict=True):
+            state.block = _Block(start.position, states, each)
+
+    def _of_nodes(self, state: _BlockSession, frontier: Frontier) -> Prediction:
+        """The tokens that follow nodes. Below the last depth all are alike."""
+        depths = [state.nodes[node].row for node in frontier.nodes]
+        if state.block is None or not depths:
+            return Prediction(torch.empty((0, self.draft_tokens), device=self.device), [], self._ids)
+        marginals = state.block.marginals
+        logits = rows_of(marginals.logits, [min(depth, self._depths - 1) for depth in depths])
+        bias = self.head.markov_head
+        if bias is not None:
+            (tokens,) = to_device(self.device, np.array(frontier.tokens, dtype=np.int64))
+            added = bias(tokens)
+            ids = marginals.ids
+            logits = logits + (added[:, : logits.shape[1]] if ids is None else added[:, ids])
+        beyond = self._beyond(state, frontier)
+        if beyond:
+            logits = logits.clone()
+            logits[beyond] = 0
+        return Prediction(logits, state.positions_of(frontier.nodes), marginals.ids)
+
+    def _beyond(self, state: _BlockSession, frontier: Frontier) -> list[int]:
+        """The places of the nodes below which the block predicts nothing."""
+        return [place for place, node in enumerate(frontier.nodes) if state.nodes[node].row >= self._depths]
+
+    @property
+    def _depths(self) -> int:
+        return self.head.wiring.depths

@@ -1,0 +1,1 @@
+"""The training of each kind of head."""
