@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from flowedge.models.architecture import MTP_PREFIX, NAMES_AHEAD, layer_prefix
 from flowedge.models.families.parts import Experts, Half, Latent, Recurrence, head_size
 
 
@@ -53,7 +54,9 @@ class Family:
         delta_by_key_head: whether checkpoints store the projections of a gated delta net as two, whose rows
             are those of one key head after the other.
         output_gate: as of Architecture.
-        predicts_ahead: whether checkpoints may have a layer that predicts further tokens, behind MTP_PREFIX.
+        predicts_ahead: how checkpoints store the layer that predicts further tokens, if they have it: behind
+            MTP_PREFIX, or as the layer behind the model's layers, with copies of the target's embedding and
+            LM head; "no" for a family without such a layer.
         embedding: the factor on embedded tokens: 1, the root of the width, or what the config says.
         residual_multiplier, logits_divisor: (config) -> as of Architecture.
         logits_softcap: (config) -> the bound that tanh keeps the logits within; None for no bound.
@@ -92,7 +95,7 @@ class Family:
     experts_in_turns: bool = False
     delta_by_key_head: bool = False
     output_gate: bool = False
-    predicts_ahead: bool = False
+    predicts_ahead: Literal["no", "behind MTP_PREFIX", "behind layers"] = "no"
     embedding: Literal["1", "root of width", "config"] = "1"
     residual_multiplier: Callable[[Any], float] = lambda _config: 1.0
     logits_divisor: Callable[[Any], float] = lambda _config: 1.0
@@ -119,9 +122,18 @@ class Family:
 
     def of(self, config: Any) -> Family:
         """The family as it names the tensors of a model with this config."""
+        own = self.of_layers(int(config.num_hidden_layers))
         if self.experts is None or self.experts(config) is not None:
+            return own
+        return replace(own, renames=own.renames + self.renames_without_experts)
+
+    def of_layers(self, layers: int) -> Family:
+        """The family as it names the layer behind the model's `layers` layers."""
+        if self.predicts_ahead != "behind layers":
             return self
-        return replace(self, renames=self.renames + self.renames_without_experts)
+        behind = rf"^{re.escape(layer_prefix(layers))}"
+        names = {rf"{behind}{re.escape(name)}\.": f"{MTP_PREFIX}{own}." for name, own in NAMES_AHEAD.items()}
+        return replace(self, renames=(*self.renames, *names.items(), (behind, f"{MTP_PREFIX}layers.0.")))
 
     def module_name(self, stored: str) -> str:
         """The name that the family's modules have for the stored tensor `stored`."""
