@@ -27,17 +27,6 @@ EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 LM_HEAD = "lm_head.weight"
 LM_HEAD_BIAS = "lm_head.bias"
-MTP_PREFIX = "mtp."  # of the layers that predict further tokens, which may come with a model
-# By the name in checkpoints that store such a layer behind the model's layers, as DeepSeek-V3 does: its name
-# behind MTP_PREFIX. The last two are copies of the target's.
-NAMES_AHEAD = {
-    "eh_proj": "fc",
-    "enorm": "pre_fc_norm_embedding",
-    "hnorm": "pre_fc_norm_hidden",
-    "shared_head.norm": "norm",
-    "embed_tokens": "embed_tokens",
-    "shared_head.head": "lm_head",
-}
 # Of the rows that layers are given of each token.
 LAYER_EMBEDDING = "model.embed_tokens_per_layer.weight"
 LAYER_PROJECTION = "model.per_layer_model_projection.weight"

@@ -300,7 +300,7 @@ def plain_mtp(directory: Path) -> PlainMtp:
 
 
 def _unpaired(rows: Tensor) -> Tensor:
-    """Rows [..., size] whose two numbers that an angle turns lie side by side, with these half a row apart."""
+    """Rows [..., size], whose pairs that an angle turns lie side by side, with pairs half a row apart."""
     return torch.cat((rows[..., ::2], rows[..., 1::2]), -1)
 
 

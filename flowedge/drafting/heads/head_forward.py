@@ -50,7 +50,9 @@ class HeadAttention:
         scaling: float | None = None,
     ) -> torch.Tensor:
         attended = [
-            part.attend(*(each[..., first:stop, :] for each in (queries, keys, values)), scaling=scaling)
+            part.attend(
+                queries[..., first:stop, :], keys[..., first:stop, :], values[..., first:stop, :], scaling
+            )
             for part, (first, stop) in zip(self.parts, self.bounds, strict=True)
         ]
         return attended[0] if len(attended) == 1 else torch.cat(attended, dim=-2)

@@ -2,7 +2,7 @@
 
 It is a decoder layer of the model with full or latent attention, over the norms of the next token's embedding
 and of the target's hidden state, wired like the modules of DeepSeek-V3 that predict further tokens (arXiv
-2412.19437, section 2.2). Checkpoints of Qwen 3.5 and Qwen 3 Next have it as `mtp.*`, and those of GLM-4.7-Flash
+2412.19437, section 2.2). Checkpoints of Qwen 3.5 and Qwen 3 Next have it as `mtp.*`, and GLM-4.7-Flash has it
 as the layer behind the model's layers. The names here are Qwen's.
 """
 
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.drafting.heads.draft_head import AttentionContext, DraftHead
 from flowedge.drafting.proposal_head import ProposalHead
-from flowedge.models.architecture import MTP_PREFIX, Architecture
+from flowedge.models.architecture import Architecture
 from flowedge.models.attention.attention import Scoring
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.decoder_layer import DecoderLayer
+from flowedge.models.families.family import MTP_PREFIX
 from flowedge.models.loading import LayerLoader, bytes_when_loaded, checkpoint_quant
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import MTP_PREFIX
 from flowedge.models.checkpoint.model_source import CONFIG, FoundModel
+from flowedge.models.families.family import MTP_PREFIX
 from flowedge.models.families.table import family_of
 from flowedge.models.files.config_numbers import check_values
 from flowedge.models.files.safetensors_header import read_safetensors_header

@@ -9,8 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from flowedge.models.architecture import MTP_PREFIX, NAMES_AHEAD, layer_prefix
 from flowedge.models.families.parts import Experts, Half, Latent, Recurrence, head_size
+
+MTP_PREFIX = "mtp."  # of the layers that predict further tokens, which may come with a model
+# By the name in checkpoints that store such a layer behind the model's layers, as DeepSeek-V3 does: its name
+# behind MTP_PREFIX. The last two are copies of the target's.
+NAMES_AHEAD = {
+    "eh_proj": "fc",
+    "enorm": "pre_fc_norm_embedding",
+    "hnorm": "pre_fc_norm_hidden",
+    "shared_head.norm": "norm",
+    "embed_tokens": "embed_tokens",
+    "shared_head.head": "lm_head",
+}
 
 
 def _both_halves(config: Any) -> tuple[Half, ...]:
@@ -131,7 +142,7 @@ class Family:
         """The family as it names the layer behind the model's `layers` layers."""
         if self.predicts_ahead != "behind layers":
             return self
-        behind = rf"^{re.escape(layer_prefix(layers))}"
+        behind = rf"^model\.layers\.{layers}\."
         names = {rf"{behind}{re.escape(name)}\.": f"{MTP_PREFIX}{own}." for name, own in NAMES_AHEAD.items()}
         return replace(self, renames=(*self.renames, *names.items(), (behind, f"{MTP_PREFIX}layers.0.")))
 

@@ -14,10 +14,9 @@ from flowedge.models.architecture import (
     LAYER_INPUT_NORM,
     LAYER_PROJECTION,
     LM_HEAD,
-    MTP_PREFIX,
-    NAMES_AHEAD,
     layer_prefix,
 )
+from flowedge.models.families.family import MTP_PREFIX, NAMES_AHEAD
 from flowedge.models.files.config_numbers import MAX_EXPERTS, MAX_LAYERS
 from flowedge.models.files.stored_tensors import StoredTensor
 
