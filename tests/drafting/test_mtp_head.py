@@ -160,13 +160,16 @@ def test_its_memory_is_known_before_it_is_loaded(
     assert counted.row * (100 + SCRATCH_ROWS) == drafter.session_bytes(100)
 
 
-@pytest.mark.parametrize("layout", ["gptq-asymmetric", "w8a16"])
-def test_weights_that_are_stored_quantised_stay_so(layout: str, tmp_path: Path) -> None:
-    plain = AutoModelForCausalLM.from_config(tiny_config("qwen3_5", hidden_size=64, intermediate_size=64))
+@pytest.mark.parametrize(
+    ("family", "layout"),
+    [("qwen3_5", "gptq-asymmetric"), ("qwen3_5", "w8a16"), ("glm4_moe_lite", "gptq-column")],
+)
+def test_weights_that_are_stored_quantised_stay_so(family: str, layout: str, tmp_path: Path) -> None:
+    plain = AutoModelForCausalLM.from_config(tiny_config(family, hidden_size=64, intermediate_size=64))
     plain.save_pretrained(tmp_path / "plain")
     write_integer_checkpoint(add_mtp(tmp_path / "plain"), tmp_path / "stored", LAYOUTS[layout])
     checkpoint, form = Checkpoint(tmp_path / "stored"), DrafterFormat("int8")
-    assert has_mtp(checkpoint) and checkpoint.is_quantised("mtp.layers.0.mlp.up_proj.weight")
+    assert has_mtp(checkpoint) and checkpoint.is_quantised("mtp.layers.0.self_attn.o_proj.weight")
     drafter = loaded(checkpoint, dtype=torch.bfloat16, form=form)
     assert drafter_memory(("mtp",), checkpoint, torch.bfloat16, form).weights == drafter.weight_bytes
     drafter.open("s", ROWS, 0)

@@ -172,7 +172,10 @@ def _empty_head(checkpoint: Checkpoint) -> MtpHead:
         torch.device("meta"),
     ):
         head = MtpHead(config, architecture).requires_grad_(False).eval()
-    known = tuple(f"{MTP_PREFIX}{path}." for path, each in head.named_modules() if not [*each.children()])
+    modules = [path for path, each in head.named_modules() if not [*each.children()]]
+    if architecture.latent is not None:  # as a quantiser stored what is read as `k_b` and `v_b`
+        modules.append("layers.0.self_attn.kv_b_proj")
+    known = tuple(f"{MTP_PREFIX}{path}." for path in modules)
     for name in mtp_tensors(checkpoint):
         if not name.startswith(known):
             raise CheckpointError(
