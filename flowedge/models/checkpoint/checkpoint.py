@@ -14,7 +14,6 @@ import torch
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.architecture import EMBEDDING, LM_HEAD
-from flowedge.models.checkpoint.integer_rows import IntegerRows
 from flowedge.models.checkpoint.model_config import ModelConfig
 from flowedge.models.checkpoint.model_source import BUNDLED, BUNDLED_PATH, model_directory
 from flowedge.models.checkpoint.mxfp4_stack import Mxfp4Stack
@@ -37,6 +36,7 @@ from flowedge.models.files.weight_file import StoredSlice, Weights, WeightSlice
 from flowedge.models.gguf.architectures import architecture_of, module_tensors
 from flowedge.models.gguf.config import ARCHITECTURE_KEY
 from flowedge.models.gguf.model_files import files_in
+from flowedge.models.quant.packed_integers import IntegerRows
 
 _WEIGHT = ".weight"
 _LAYER = re.compile(r"model\.layers\.(\d{1,5})\.")
