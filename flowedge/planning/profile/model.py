@@ -80,7 +80,7 @@ class ExpertSizes(YamlDocument):
         return self.count * (1 - (1 - self.chosen / self.count) ** rows)
 
 
-class DenseSizes(YamlDocument):
+class NoExpertsSizes(YamlDocument):
     """The layers without experts of a model whose other layers have experts.
 
     Attributes:
@@ -197,7 +197,7 @@ class LayerSizes(YamlDocument):
     experts: ExpertSizes | None = None
     output_gate: bool = False
     states: StateSizes | None = None
-    dense: DenseSizes | None = None
+    dense: NoExpertsSizes | None = None
     latent: LatentSizes | None = None
     kv_values: Size | None = None
 
@@ -282,7 +282,7 @@ def _of_family(family: Family, config: Any) -> dict[str, Any]:
     return found | {
         "intermediate": mixture.intermediate,
         "experts": ExpertSizes(count=mixture.count + shared, chosen=mixture.chosen + shared),
-        "dense": DenseSizes(layers=dense, intermediate=family.intermediate(config)) if dense else None,
+        "dense": NoExpertsSizes(layers=dense, intermediate=family.intermediate(config)) if dense else None,
     }
 
 
