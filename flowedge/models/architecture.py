@@ -27,7 +27,6 @@ EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 LM_HEAD = "lm_head.weight"
 LM_HEAD_BIAS = "lm_head.bias"
-MTP_PREFIX = "mtp."  # of the layers that predict further tokens, which may come with a model
 # Of the rows that layers are given of each token.
 LAYER_EMBEDDING = "model.embed_tokens_per_layer.weight"
 LAYER_PROJECTION = "model.per_layer_model_projection.weight"

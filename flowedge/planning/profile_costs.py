@@ -165,7 +165,7 @@ class ProfileCosts:
         """Return the time of a layer with a state, whose updates by ancestors are computed again."""
         device, measured, quant = self.pipeline.stages[stage], self._measured[stage], self.pipeline.quant
         parts = [(job.num_rows, updates(job)) for job in forwards]
-        if measured is None:
+        if measured is None or layer.is_dense:
             return batch_layer_s(device, layer, parts, quant)
 
         def roofline(rows: int) -> float:
@@ -177,7 +177,9 @@ class ProfileCosts:
 
     def _attending(self, stage: int, layer: LayerSize, forwards: Sequence[Forward]) -> float:
         device, measured, quant = self.pipeline.stages[stage], self._measured[stage], self.pipeline.quant
-        if measured is None:
+        if (
+            measured is None or layer.is_dense
+        ):  # where some layers have experts, a layer with them is measured
             parts = [(job.num_rows, job.cached + job.num_rows) for job in forwards]
             return batch_layer_s(device, layer, parts, quant)
         usual = sum(job.cached for job in forwards) // len(forwards)

@@ -60,7 +60,9 @@ def test_a_model_drafts_by_the_layer_that_comes_with_it(
     )
     (sharded / "a.safetensors").touch()
     gguf = write_gguf(tmp_path / "model.gguf", own, tokenizer=None)
-    for model, drafter in ((own, "mtp"), (sharded, "mtp"), (gguf, "mtp"), (without, "ngram")):
+    behind = make_mtp(tmp_path / "behind", "glm4_moe_lite")
+    for model in (own, sharded, gguf, behind, without):
+        drafter = "ngram" if model == without else "mtp"
         choice = choose_drafting(str(model), None, "auto")
         assert choice.drafter == (drafter,) and bool(choice.notice) == (drafter == "ngram")
         assert default_drafter(str(model)) == drafter

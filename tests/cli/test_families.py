@@ -52,7 +52,7 @@ def test_states_and_latent_attention(
     idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, quant: str
 ) -> None:
     """Gated delta nets, projections by key head, short convolutions, Mamba-2, and one key for all heads."""
-    comes_with_drafter = name == "qwen3_next"
+    comes_with_drafter = name in ("qwen3_next", "glm4_moe_lite")
     (make_mtp if comes_with_drafter else make_tiny)(tmp_path, name, vocab_size=300)
     byte_level().save_pretrained(tmp_path)
     drafting = [*([] if comes_with_drafter else ["--drafter", "ngram"]), "--strategy", "auto"]

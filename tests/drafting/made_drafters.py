@@ -105,8 +105,9 @@ def small(directory: Path, part: DraftVocabulary | None = None, native: bool = T
 
 def makers(directory: Path) -> dict[str, Make]:
     """How drafters are made, by name; their files are in `directory`."""
-    of_eagle3, of_lm, of_mtp, of_moe = (directory / name for name in ("eagle3", "lm", "mtp", "moe"))
-    for each in (of_eagle3, of_lm, of_mtp, of_moe):
+    folders = ("eagle3", "lm", "mtp", "moe", "latent")
+    of_eagle3, of_lm, of_mtp, of_moe, of_latent = (directory / name for name in folders)
+    for each in (of_eagle3, of_lm, of_mtp, of_moe, of_latent):
         each.mkdir(exist_ok=True)
     return {
         "eagle": eagle,
@@ -120,6 +121,7 @@ def makers(directory: Path) -> dict[str, Make]:
         "eagle3": lambda: eagle3(of_eagle3),
         "mtp": lambda: mtp(of_mtp),
         "mtp of experts": lambda: mtp(of_moe, "qwen3_5_moe"),
+        "mtp of latent attention": lambda: mtp(of_latent, "glm4_moe_lite"),
         "mtp by torch": lambda: mtp(of_mtp, native=False),
         "mtp static": lambda: mtp(of_mtp, static=True),
         "lm": lambda: small(of_lm),
@@ -136,7 +138,7 @@ def makers(directory: Path) -> dict[str, Make]:
 
 NAMES = (
     *("eagle", "eagle+recall", "eagle bf16", "eagle of a part", "eagle by torch", "eagle+recall by torch"),
-    *("mtp", "mtp of experts", "mtp by torch", "mtp static", "mtp+ngram"),
+    *("mtp", "mtp of experts", "mtp of latent attention", "mtp by torch", "mtp static", "mtp+ngram"),
     *("eagle static", "eagle+recall static", "eagle3", "lm", "lm of a part", "lm by torch", "ngram"),
     *("eagle+ngram", "lm+ngram", "eagle+lm+ngram", "eagle+lm"),
 )
@@ -147,6 +149,7 @@ EXACT = (
     "eagle bf16",
     "mtp",
     "mtp of experts",
+    "mtp of latent attention",
     "mtp+ngram",
     "lm",
     "ngram",

@@ -23,7 +23,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.model_header import predicts_ahead
 from flowedge.models.checkpoint.model_source import FoundModel
 from flowedge.models.lm_head import LMHead
-from tests.drafting.mtp_files import PlainMtp, add_mtp, make_mtp
+from tests.drafting.mtp_files import PlainMtp, add_mtp, make_mtp, plain_mtp
 from tests.drafting.trees import extend, grow, grow_and_check
 from tests.models.conftest import edit_config, edit_tensors
 from tests.models.layer_pairs import tiny_config
@@ -75,7 +75,7 @@ def check_growths(drafter: HeadDrafter, plain: PlainMtp) -> None:
 @pytest.mark.parametrize(
     ("family", "by_torch"),
     dealt(
-        itertools.product(("qwen3_5", "qwen3_5_moe", "qwen3_next"), (False, True)),
+        itertools.product(("qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4_moe_lite"), (False, True)),
         lambda case: case != ("qwen3_next", True),
     ),
 )
@@ -87,7 +87,7 @@ def test_growth_equals_the_plain_layer(family: str, by_torch: bool, tmp_path: Pa
     assert (vars(forward)["_kernels"] is None) == bool(missing_reason())
     if by_torch:
         vars(forward)["_kernels"] = None
-    check_growths(drafter, PlainMtp(directory))
+    check_growths(drafter, plain_mtp(directory))
 
 
 @torch.inference_mode()
@@ -96,14 +96,14 @@ def test_a_multimodal_checkpoint_has_the_same_names(tmp_path: Path) -> None:
     check_growths(loaded(Checkpoint(directory)), PlainMtp(directory))
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe", "glm4_moe_lite"])
 @torch.inference_mode()
 def test_files_of_gguf_have_it_behind_the_models_layers(family: str, tmp_path: Path) -> None:
     directory = make_mtp(tmp_path, family)
     path = write_gguf(tmp_path / "model.gguf", directory, "F32", tokenizer=None)
     checkpoint = Checkpoint.open(str(path))
     assert has_mtp(checkpoint) and predicts_ahead(FoundModel(path.parent, (path,)))
-    check_growths(loaded(checkpoint), PlainMtp(directory))
+    check_growths(loaded(checkpoint), plain_mtp(directory))
     for quant, dtype in (("none", torch.float32), ("int8", torch.bfloat16)):
         form = DrafterFormat(quant)  # type: ignore[arg-type]
         counted = drafter_memory(("mtp",), checkpoint, dtype, form)
@@ -144,7 +144,7 @@ def test_it_is_a_drafter_like_others(tmp_path: Path) -> None:
         load_drafter(("mtp", "recall"), target_of(checkpoint))
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe", "glm4_moe_lite"])
 @pytest.mark.parametrize(
     ("dtype", "quant"),
     [(torch.float32, "none"), (torch.bfloat16, "auto"), (torch.bfloat16, "int8"), (torch.float32, "int4")],
@@ -160,13 +160,16 @@ def test_its_memory_is_known_before_it_is_loaded(
     assert counted.row * (100 + SCRATCH_ROWS) == drafter.session_bytes(100)
 
 
-@pytest.mark.parametrize("layout", ["gptq-asymmetric", "w8a16"])
-def test_weights_that_are_stored_quantised_stay_so(layout: str, tmp_path: Path) -> None:
-    plain = AutoModelForCausalLM.from_config(tiny_config("qwen3_5", hidden_size=64, intermediate_size=64))
+@pytest.mark.parametrize(
+    ("family", "layout"),
+    [("qwen3_5", "gptq-asymmetric"), ("qwen3_5", "w8a16"), ("glm4_moe_lite", "gptq-column")],
+)
+def test_weights_that_are_stored_quantised_stay_so(family: str, layout: str, tmp_path: Path) -> None:
+    plain = AutoModelForCausalLM.from_config(tiny_config(family, hidden_size=64, intermediate_size=64))
     plain.save_pretrained(tmp_path / "plain")
     write_integer_checkpoint(add_mtp(tmp_path / "plain"), tmp_path / "stored", LAYOUTS[layout])
     checkpoint, form = Checkpoint(tmp_path / "stored"), DrafterFormat("int8")
-    assert has_mtp(checkpoint) and checkpoint.is_quantised("mtp.layers.0.mlp.up_proj.weight")
+    assert has_mtp(checkpoint) and checkpoint.is_quantised("mtp.layers.0.self_attn.o_proj.weight")
     drafter = loaded(checkpoint, dtype=torch.bfloat16, form=form)
     assert drafter_memory(("mtp",), checkpoint, torch.bfloat16, form).weights == drafter.weight_bytes
     drafter.open("s", ROWS, 0)
@@ -202,6 +205,7 @@ def test_models_without_such_a_layer(tmp_path: Path) -> None:
     ("settings", "tensors", "said"),
     [
         ({"mtp_num_hidden_layers": 2}, {}, "mtp_num_hidden_layers is 2; a drafter has 1"),
+        ({"num_nextn_predict_layers": 2}, {}, "num_nextn_predict_layers is 2; a drafter has 1"),
         ({"mtp_use_dedicated_embeddings": True}, {}, "sets mtp_use_dedicated_embeddings, which is not"),
         ({}, {"mtp.layers.1.input_layernorm.weight": torch.zeros(HIDDEN)}, "mtp.layers.1.* is no part of"),
         ({}, {"mtp.embed_tokens.weight": torch.zeros(VOCAB, HIDDEN)}, "mtp.embed_tokens.weight is no part"),
@@ -218,3 +222,17 @@ def test_what_is_not_computed_is_refused_by_name(
     edit_tensors(directory, tensors)
     with pytest.raises(CheckpointError, match=said):
         loaded(Checkpoint(directory))
+
+
+def test_copies_of_the_targets_tensors_are_left_out(tmp_path: Path) -> None:
+    """Of a GLM-4.7-Flash the target's embedding and LM head serve, whether or not the layer repeats them."""
+    directory = make_mtp(tmp_path, "glm4_moe_lite")
+    fingerprint = loaded(Checkpoint(directory)).fingerprint
+    copies = ("model.layers.4.embed_tokens.weight", "model.layers.4.shared_head.head.weight")
+    edit_tensors(directory, {copies[0]: torch.zeros(3, HIDDEN)})
+    with pytest.raises(
+        CheckpointError, match=r"mtp\.embed_tokens\.weight has shape \[3, 32\], the config asks"
+    ):
+        loaded(Checkpoint(directory))
+    edit_tensors(directory, dict.fromkeys(copies))
+    assert loaded(Checkpoint(directory)).fingerprint == fingerprint

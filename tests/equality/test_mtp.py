@@ -29,7 +29,7 @@ from tests.support.breadth import dealt, dealt_diagonally
 pytestmark = pytest.mark.slow
 VOCAB = 5  # so small that many drafts of a random layer are right
 PROMPT, TOKENS = tuple(np.random.default_rng(8).integers(0, VOCAB, 30).tolist()), 24
-FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
+FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4_moe_lite")
 SPLITS = {1: (4,), 3: (1, 2, 1)}
 SAMPLINGS = {
     "T0": SamplingParams(),

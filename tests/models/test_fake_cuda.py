@@ -248,7 +248,9 @@ def test_the_inputs_of_a_static_head_share_a_copy(recalls: bool, gpu: FakeCuda) 
         assert gpu.copies_of(below) == (1, 0)
 
 
-@pytest.mark.parametrize(("family", "static"), [("qwen3_5", True), ("qwen3_5_moe", False)])
+@pytest.mark.parametrize(
+    ("family", "static"), [("qwen3_5", True), ("qwen3_5_moe", False), ("glm4_moe_lite", False)]
+)
 def test_the_layer_that_comes_with_a_model(family: str, static: bool, gpu: FakeCuda, tmp_path: Path) -> None:
     run_mtp_head(gpu, tmp_path, family, static=static)
 

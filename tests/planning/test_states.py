@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import Glm4MoeLiteConfig
 
 from flowedge.core.errors import BadRequestError
 from flowedge.engine.jobs import Forward
@@ -28,7 +29,14 @@ from flowedge.planning.placement.model_sizes import from_config
 from flowedge.planning.placement.plan import plan
 from flowedge.planning.profile import shipped
 from flowedge.planning.profile.measurement import MeasureOptions
-from flowedge.planning.profile.model import LayerSize, LayerSizes, ModelProfile, StateSizes
+from flowedge.planning.profile.model import (
+    ExpertSizes,
+    LatentSizes,
+    LayerSize,
+    LayerSizes,
+    ModelProfile,
+    StateSizes,
+)
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts, updates
 from tests.models.tiny_families import make_tiny
@@ -55,7 +63,10 @@ def tail(parents: list[int], rows: int, context: int = 40) -> Forward:
 
 def matrices(layer: torch.nn.Module) -> int:
     """The weights of a layer that products read."""
-    return sum(each.numel() for each in layer.parameters() if each.dim() == 2)
+    named = layer.named_parameters()
+    return sum(
+        each.numel() for name, each in named if each.dim() == 2 or name.endswith(("k_b.weight", "v_b.weight"))
+    )
 
 
 def test_the_layers_of_a_config_have_the_weights_of_the_model(checkpoint: Checkpoint) -> None:
@@ -69,6 +80,36 @@ def test_the_layers_of_a_config_have_the_weights_of_the_model(checkpoint: Checkp
         assert abs(kind.weights - matrices(layer)) <= gate
     totals = sizes.kinds()
     assert sum(count for _, count in totals) == sizes.layers and len(totals) == 2
+
+
+@pytest.mark.parametrize("family", ["lfm2_moe", "glm4_moe_lite", "glm4_moe_lite-yarn"])
+def test_layers_without_experts_and_latent_attention_are_counted_as_they_are(
+    family: str, tmp_path: Path
+) -> None:
+    checkpoint = Checkpoint.open(str(make_tiny(tmp_path, family)))
+    architecture = checkpoint.architecture
+    sizes = from_config("m", checkpoint.config).model_copy(update={"dtype": "float32"})
+    assert sizes.dense is not None and sizes.experts is not None
+    shared = sizes.experts.count - (architecture.experts.count if architecture.experts else 0)
+    for index, layer in enumerate(LayerBlock.load(checkpoint, 0, sizes.layers).layers):
+        ((kind, _),) = sizes.kinds(index, index + 1)
+        assert (kind.is_dense, kind.recurs) == (not layer.has_experts, layer.is_recurrent)
+        assert kind.weights - matrices(layer) == (0 if kind.is_dense else shared * sizes.hidden), "of routers"
+    pipeline = emulation(model=sizes, stages=(DEVICE,) * 2, split=(1, sizes.layers - 1))
+    for stage, (start, stop) in enumerate(((0, 1), (1, sizes.layers))):
+        row = kv_row_bytes(architecture.cached_heads(start, stop), torch.float32)
+        assert stage_parts(pipeline, stage, 30)["KV of 30 rows"] == 30 * row
+
+
+def test_a_glm_flash_is_planned() -> None:
+    sizes = from_config("GLM-4.7-Flash", Glm4MoeLiteConfig())
+    (experts, many), (dense, one) = sizes.kinds()
+    assert (many, one) == (46, 1) and dense.is_dense and not experts.is_dense
+    assert many * experts.weights + dense.weights == pytest.approx(29.3e9, rel=0.01)
+    assert many * experts.weights_of_row + dense.weights_of_row == pytest.approx(3.3e9, rel=0.05)
+    assert experts.kv_bytes_per_row == 2 * 576 * sizes.stored_bytes
+    fleet = Fleet(dict.fromkeys("abcd", NANO), shipped.link("gigabit"), {})
+    assert sum(plan(Goal(sizes, "int4"), fleet).best.layout.split) == 47
 
 
 def test_a_stage_holds_keys_of_attention_alone_and_a_state_a_session(
@@ -177,6 +218,18 @@ def test_made_layers_of_each_kind_have_their_sizes_and_are_timed(states: StateSi
     times = layer_times(block, [1, 5], 0 if recurrent else 8, 1, lambda _: None)
     assert times.keys() == {1, 5} and min(times.values()) > 0
     assert not recurrent or update_s(block, 3) >= 0
+
+
+@pytest.mark.parametrize("experts", [None, ExpertSizes(count=5, chosen=3)])
+def test_made_layers_of_latent_attention_have_their_sizes(experts: ExpertSizes | None) -> None:
+    latent = LatentSizes(rank=32, rotated=8, plain=12, value=16, query_rank=24)
+    sizes = LayerSizes(
+        hidden=64, intermediate=96, heads=4, kv_heads=1, head_dim=40, latent=latent, experts=experts
+    )
+    block = generic_block(sizes, 2, torch.float32, torch.device("cpu"), exact=True)
+    for layer in block.layers:
+        assert LayerSize(**sizes.model_dump()).weights - matrices(layer) == (0 if experts is None else 64)
+    assert min(layer_times(block, [1, 5], 8, 1, lambda _: None).values()) > 0
 
 
 def small(states: StateSizes | None) -> ModelProfile:

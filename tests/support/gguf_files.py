@@ -6,6 +6,7 @@ Run: python -m tests.support.gguf_files FILE.gguf Q4_K (writes the bundled model
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ NEXTN = {
     "pre_fc_norm_embedding": "enorm",
     "pre_fc_norm_hidden": "hnorm",
     "norm": "shared_head_norm",
+    "embed_tokens": "embed_tokens",
+    "lm_head": "shared_head_head",
 }
 GEMMA = ("gemma2", "gemma3", "gemma4")
 KEY_LENGTHS = ("gpt-oss", "mistral3", "qwen3", "qwen3moe", *GEMMA, *NEMOTRON, *DELTA_NETS)
@@ -104,7 +107,8 @@ def add_metadata(file: GGUFWriter, config: Any, architecture: str) -> None:
     head_size = key_heads(config)[-1].size  # of the last layer, which has no window in a Gemma 4
     file.add_context_length(config.max_position_embeddings)
     file.add_embedding_length(config.hidden_size)
-    ahead = getattr(config, "mtp_num_hidden_layers", None) or 0
+    counts = (getattr(config, f"{name}_layers", None) for name in ("mtp_num_hidden", "num_nextn_predict"))
+    ahead = max(count or 0 for count in counts)
     file.add_block_count(config.num_hidden_layers + ahead)
     if ahead:
         file.add_nextn_predict_layers(ahead)
@@ -305,7 +309,7 @@ def tensors_of(model: Path, config: Any, architecture: str) -> dict[str, Array]:
     """The values to store in float32, by the names in transformers."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     found: dict[str, Array] = {}
-    ahead = layer_ahead(model, config) if architecture in DELTA_NETS else {}
+    ahead = layer_ahead(model, config) if architecture in (*DELTA_NETS, "deepseek2") else {}
     for own, tensor in (loaded.state_dict() | ahead).items():
         if own == "lm_head.weight" and config.tie_word_embeddings:
             continue
@@ -353,14 +357,20 @@ def experts_of(name: str, values: Array, *, in_turns: bool) -> dict[str, Array]:
 def layer_ahead(model: Path, config: Any) -> dict[str, torch.Tensor]:
     """The tensors of the layer that predicts further tokens, which llama.cpp counts behind the others."""
     layer = f"model.layers.{config.num_hidden_layers}."
-    stored = load_file(model / "model.safetensors")
-    found = {name: tensor.float() for name, tensor in stored.items() if name.startswith("mtp.")}
-    return {
-        name.replace("mtp.layers.0.", layer)
-        if "layers" in name
-        else f"blk.{config.num_hidden_layers}.nextn.{NEXTN[name.split('.')[1]]}.weight": tensor
-        for name, tensor in found.items()
-    }
+    found: dict[str, torch.Tensor] = {}
+    of_experts: dict[str, list[torch.Tensor]] = {}
+    for name, tensor in load_file(model / "model.safetensors").items():
+        if not name.startswith(("mtp.", layer)):
+            continue
+        own = name.replace("mtp.layers.0.", layer)
+        part = own.removeprefix(layer).removeprefix("mtp.").removesuffix(".weight").replace(".", "_")
+        if (nextn := NEXTN.get(part, part)) in NEXTN.values():
+            own = f"blk.{config.num_hidden_layers}.nextn.{nextn}.weight"
+        if single := re.fullmatch(r"(.*\.experts)\.\d+\.(.*)\.weight", own):
+            of_experts.setdefault(f"{single[1]}.{single[2]}", []).append(tensor.float())
+        else:
+            found[own] = tensor.float()
+    return found | {name: torch.stack(own) for name, own in of_experts.items()}
 
 
 def stored_values(name: str, values: Array, config: Any, architecture: str) -> Array:

@@ -205,7 +205,8 @@ def write_integer_checkpoint(plain: Path, directory: Path, layout: Layout) -> St
     meant: Stored = {}
     read = [load_file(file) for file in sorted(plain.glob("*.safetensors"))]
     for name, tensor in (pair for tensors in read for pair in tensors.items()):
-        other = name.endswith((".mlp.gate.weight", ".block_sparse_moe.gate.weight")) or "vision" in name
+        routers = (".mlp.gate.weight", ".block_sparse_moe.gate.weight", ".router.layer.weight")
+        other = name.endswith(routers) or "vision" in name
         if ".layers." in name and tensor.ndim == 2 and not other:
             weight = quantise(tensor, **layout.quantise)
             stored |= layout.store(name.removesuffix(".weight"), weight)

@@ -41,8 +41,11 @@ class AttentionContext(Protocol):
     @property
     def rotation(self) -> Angles: ...
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Return [..., heads, rows, head_dim] for rotated queries and keys, and values, of this shape."""
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float | None = None) -> Tensor:
+        """Return [..., heads, rows, head_dim] for rotated queries and keys, and values, of this shape.
+
+        scaling: the factor on the products of queries and keys; head_dim**-0.5 if None.
+        """
 
 
 @dataclass(frozen=True)
@@ -53,20 +56,21 @@ class CachedAttention:
     cache: KeyValueViews | None
     mask: Tensor | None
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float | None = None) -> Tensor:
         if self.cache is not None:
             rows = keys.shape[-2]
             self.cache.keys[:, -rows:] = keys
             self.cache.values[:, -rows:] = values
             queries, keys, values = queries[None], self.cache.keys[None], self.cache.values[None]
         if self.mask is not None and queries.device.type != "cpu" and queries.shape[1] != keys.shape[1]:
-            return attend_packed(queries, keys, values, self.mask[None, None], None)
+            return attend_packed(queries, keys, values, self.mask[None, None], scaling)
         return F.scaled_dot_product_attention(
             queries,
             keys,
             values,
             attn_mask=self.mask,
             is_causal=self.mask is None,
+            scale=scaling,
             enable_gqa=queries.shape[-3] != keys.shape[-3],
         )
 

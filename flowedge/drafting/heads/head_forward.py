@@ -42,9 +42,17 @@ class HeadAttention:
     parts: Sequence[CachedAttention]
     bounds: Sequence[tuple[int, int]]
 
-    def attend(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        scaling: float | None = None,
+    ) -> torch.Tensor:
         attended = [
-            part.attend(*(each[..., first:stop, :] for each in (queries, keys, values)))
+            part.attend(
+                queries[..., first:stop, :], keys[..., first:stop, :], values[..., first:stop, :], scaling
+            )
             for part, (first, stop) in zip(self.parts, self.bounds, strict=True)
         ]
         return attended[0] if len(attended) == 1 else torch.cat(attended, dim=-2)

@@ -9,7 +9,7 @@ import torch
 
 from flowedge.drafting.heads.recall import Recall
 from flowedge.models.attention.kv_store import PlainStore
-from flowedge.models.families.parts import head_size
+from flowedge.models.families.parts import key_heads
 from flowedge.models.host.lazy_zeros import lazy_zeros
 
 
@@ -35,8 +35,8 @@ class HeadSizes:
         cls, config: Any, dtype: torch.dtype, device: torch.device, recalls: bool, layers: int = 1
     ) -> HeadSizes:
         """The sizes for a transformers config."""
-        kv_heads = int(config.num_key_value_heads or config.num_attention_heads)
-        return cls(kv_heads, head_size(config), int(config.hidden_size), dtype, device, recalls, layers)
+        own = key_heads(config)[-1]  # of a layer that sees all positions
+        return cls(own.count, own.size, int(config.hidden_size), dtype, device, recalls, layers)
 
     @property
     def row_bytes(self) -> int:

@@ -1,8 +1,9 @@
 """The layer that comes with some models and predicts one token more, as a draft head.
 
-Checkpoints of Qwen 3.5 and Qwen 3 Next have it as `mtp.*`: a decoder layer of the model with full attention,
-over the norms of the next token's embedding and of the target's hidden state. It is wired like the modules of
-DeepSeek-V3 that predict further tokens (arXiv 2412.19437, section 2.2).
+It is a decoder layer of the model with full or latent attention, over the norms of the next token's embedding
+and of the target's hidden state, wired like the modules of DeepSeek-V3 that predict further tokens (arXiv
+2412.19437, section 2.2). Checkpoints of Qwen 3.5 and Qwen 3 Next have it as `mtp.*`, and GLM-4.7-Flash has it
+as the layer behind the model's layers. The names here are Qwen's.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from torch import Tensor, nn
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.drafting.heads.draft_head import AttentionContext, StepHead
 from flowedge.drafting.proposal_head import ProposalHead
-from flowedge.models.architecture import MTP_PREFIX, Architecture
+from flowedge.models.architecture import Architecture
+from flowedge.models.attention.attention import Scoring
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.decoder_layer import DecoderLayer
+from flowedge.models.families.family import MTP_PREFIX
 from flowedge.models.loading import LayerLoader, bytes_when_loaded, checkpoint_quant
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.quant.quantize import check_available
@@ -28,8 +31,10 @@ from flowedge.models.row_functions import RmsNorm
 from flowedge.text.json_object import errors_of_file
 
 FORMATS = ("none", "int8", "int4")  # of drafters
-_DEPTHS = "mtp_num_hidden_layers"
+_DEPTHS = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 _OWN_EMBEDDING = "mtp_use_dedicated_embeddings"
+# Of what is stored behind the model's layers: published checkpoints repeat the target's tensors there.
+_COPIES = (f"{MTP_PREFIX}embed_tokens.", f"{MTP_PREFIX}lm_head.")
 
 
 class MtpHead(StepHead):
@@ -79,7 +84,7 @@ class MtpHead(StepHead):
 
 @dataclass
 class _LayerAttention:
-    """An AttentionContext as a decoder layer asks for attention; scores are scaled as by default."""
+    """An AttentionContext as a decoder layer asks for attention; scores have no bound and no sinks."""
 
     context: AttentionContext
     keys_values: Tensor | None = None
@@ -87,21 +92,26 @@ class _LayerAttention:
     def store_rows(self, _layer: int, keys_values: Tensor) -> None:
         self.keys_values = keys_values
 
-    def attend(self, _layer: int, query: Tensor, *_: object) -> Tensor:
+    def attend(self, _layer: int, query: Tensor, _kv_heads: int, scoring: Scoring) -> Tensor:
         assert self.keys_values is not None, "a layer stores its rows first"
         keys, values = self.keys_values
-        return self.context.attend(query[0], keys, values)
+        return self.context.attend(query[0], keys, values, scoring.scaling)
 
 
 def has_mtp(checkpoint: Checkpoint) -> bool:
     """Return whether a checkpoint has a layer that predicts further tokens, in a family known to have it."""
+    if checkpoint.family.predicts_ahead == "no":
+        return False
     name = f"{MTP_PREFIX}fc.weight"
-    return checkpoint.family.predicts_ahead and (checkpoint.has(name) or checkpoint.is_quantised(name))
+    return checkpoint.has(name) or checkpoint.is_quantised(name)
 
 
 def mtp_tensors(checkpoint: Checkpoint) -> list[str]:
-    """The names of the tensors of that layer; empty where there is none."""
-    return [name for name in checkpoint.names if name.startswith(MTP_PREFIX)] if has_mtp(checkpoint) else []
+    """The names of the tensors of that layer, but for copies of the target's; empty where there is none."""
+    if not has_mtp(checkpoint):
+        return []
+    copies = _COPIES if checkpoint.family.predicts_ahead == "behind layers" else ()
+    return [name for name in checkpoint.names if name.startswith(MTP_PREFIX) and not name.startswith(copies)]
 
 
 def load_mtp_head(
@@ -147,23 +157,31 @@ def _empty_head(checkpoint: Checkpoint) -> MtpHead:
     """The head without memory for its weights."""
     if not has_mtp(checkpoint):
         raise BadRequestError(
-            f"drafter mtp: {checkpoint.place} has no layer that predicts further tokens ({MTP_PREFIX}*), or "
-            "is no model whose layer of this kind is known; draft by a head, by a language model or by ngram"
+            f"drafter mtp: {checkpoint.place} has no layer that predicts further tokens ({MTP_PREFIX}*, or "
+            "one behind the model's layers), or is no model whose layer of this kind is known; draft by a "
+            "head, by a language model or by ngram"
         )
-    config = checkpoint.config
-    if (depths := getattr(config, _DEPTHS, None) or 1) != 1:
-        raise CheckpointError(f"{checkpoint.place}: {_DEPTHS} is {depths!r}; a drafter has 1 such layer")
+    config, architecture = checkpoint.config, checkpoint.architecture
+    for field in _DEPTHS:
+        if (depths := getattr(config, field, None) or 1) != 1:
+            raise CheckpointError(f"{checkpoint.place}: {field} is {depths!r}; a drafter has 1 such layer")
     if getattr(config, _OWN_EMBEDDING, False):
         raise CheckpointError(f"{checkpoint.place} sets {_OWN_EMBEDDING}, which is not supported")
     with (
         errors_of_file(checkpoint.place, "the layer that predicts further tokens cannot be made"),
         torch.device("meta"),
     ):
-        head = MtpHead(config, checkpoint.architecture).requires_grad_(False).eval()
-    known = tuple(f"{MTP_PREFIX}{path}." for path, each in head.named_modules() if not [*each.children()])
+        head = MtpHead(config, architecture).requires_grad_(False).eval()
+    modules = [path for path, each in head.named_modules() if not [*each.children()]]
+    if architecture.latent is not None:  # as a quantiser stored what is read as `k_b` and `v_b`
+        modules.append("layers.0.self_attn.kv_b_proj")
+    known = tuple(f"{MTP_PREFIX}{path}." for path in modules)
     for name in mtp_tensors(checkpoint):
         if not name.startswith(known):
             raise CheckpointError(
                 f"{checkpoint.place}: tensor {name} is no part of an mtp head as it is known"
             )
+    for copy in (f"{each}weight" for each in _COPIES):
+        if checkpoint.has(copy):
+            checkpoint.check_shape(copy, (int(config.vocab_size), architecture.hidden))
     return head

@@ -49,9 +49,10 @@ class StaticAttention:
     rotation: Angles
     cached: StaticKeys
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float | None = None) -> Tensor:
         self.cached.store_rows(0, torch.stack((keys, values)))
-        return self.cached.attend(0, queries[None], keys.shape[0], Scoring(queries.shape[-1] ** -0.5))
+        scoring = Scoring(queries.shape[-1] ** -0.5 if scaling is None else scaling)
+        return self.cached.attend(0, queries[None], keys.shape[0], scoring)
 
 
 R = TypeVar("R", bound=HeadRows)

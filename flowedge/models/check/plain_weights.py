@@ -37,10 +37,14 @@ def load_plain_model(checkpoint: Checkpoint, dtype: torch.dtype, attention: str)
     for name in names:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        if ".experts." in name and not checkpoint.has(name):
-            weights[name] = _stacked_experts(checkpoint, name).to(dtype)
+        own = checkpoint.family.module_name(name)
+        if ".experts." in own and not checkpoint.has(own):
+            weights[name] = _stacked_experts(checkpoint, own).to(dtype)
+        elif own.endswith(".gate_up_proj.weight") and not checkpoint.architecture.fused:
+            parts = (own.replace("gate_up_proj", each) for each in ("gate_proj", "up_proj"))
+            weights[name] = torch.cat([_weight(checkpoint, each) for each in parts]).to(dtype)
         else:
-            weights[name] = _weight(checkpoint, checkpoint.family.module_name(name)).to(dtype)
+            weights[name] = _weight(checkpoint, own).to(dtype)
     return causal_lm.from_pretrained(
         None, config=config, state_dict=weights, dtype=dtype, attn_implementation=attention
     )
@@ -117,6 +121,10 @@ def plain_weight(checkpoint: Checkpoint, name: str) -> torch.Tensor:
     return torch.from_numpy(plain.astype(np.float32))
 
 
+def _has_weight(checkpoint: Checkpoint, name: str) -> bool:
+    return checkpoint.has(name) or checkpoint.is_quantised(name)
+
+
 def _weight(checkpoint: Checkpoint, name: str) -> torch.Tensor:
     if name.endswith("weight") and checkpoint.is_quantised(name):
         return plain_weight(checkpoint, name)
@@ -128,7 +136,7 @@ def _stacked_experts(checkpoint: Checkpoint, name: str) -> torch.Tensor:
     prefix, _, part = name.rpartition(".")
     projections = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)
     experts: list[torch.Tensor] = []
-    while any(checkpoint.is_quantised(f"{prefix}.{len(experts)}.{one}.weight") for one in projections):
+    while any(_has_weight(checkpoint, f"{prefix}.{len(experts)}.{one}.weight") for one in projections):
         rows = [_weight(checkpoint, f"{prefix}.{len(experts)}.{one}.weight") for one in projections]
         experts.append(torch.cat(rows))
     if not experts:

@@ -18,7 +18,7 @@ from flowedge.models.checkpoint.model_config import ModelConfig
 from flowedge.models.checkpoint.model_source import BUNDLED, BUNDLED_PATH, model_directory
 from flowedge.models.checkpoint.mxfp4_stack import Mxfp4Stack
 from flowedge.models.checkpoint.tensor_files import DirectoryTensors, ExternalTensors, TensorFiles
-from flowedge.models.families.parts import DeltaNet
+from flowedge.models.families.parts import DeltaNet, Latent
 from flowedge.models.files import prequantised
 from flowedge.models.files.stored_tensors import (
     Indexed,
@@ -36,6 +36,7 @@ from flowedge.models.files.weight_file import StoredSlice, Weights, WeightSlice
 from flowedge.models.gguf.architectures import architecture_of, module_tensors
 from flowedge.models.gguf.config import ARCHITECTURE_KEY
 from flowedge.models.gguf.model_files import files_in
+from flowedge.models.quant.packed_integers import IntegerRows
 
 _WEIGHT = ".weight"
 _LAYER = re.compile(r"model\.layers\.(\d{1,5})\.")
@@ -48,20 +49,21 @@ def name_tensors(model: ModelConfig, files: TensorFiles, place: Path) -> dict[st
         place: the path of the model to name in errors.
 
     Raises:
-        CheckpointError: when the tensors of a GGUF model do not fit its architecture.
+        CheckpointError: when the tensors do not fit the architecture, or a quantiser stored a matrix in which
+            no part can be told from another.
     """
     architecture = model.raw.get(ARCHITECTURE_KEY)
     if architecture is not None:
         return _name_gguf_tensors(model, files, place, architecture)
     found: dict[str, StoredTensor] = {}
-    for stored in files.paths:
-        name = model.family.module_name(stored)
+    named = {model.family.module_name(stored): stored for stored in files.paths}
+    _check_divided(model, named, place)
+    for name, stored in named.items():
         net = model.architecture.recurrence if model.family.delta_by_key_head else None
         if isinstance(net, DeltaNet) and is_by_key_head(name):
             found |= delta_parts(name, stored, tuple(files.handle(stored).shape), net)
-        elif (latent := model.architecture.latent) is not None and is_keys_and_values(name):
-            shape = tuple(files.handle(stored).shape)
-            found |= latent_parts(name, stored, shape, model.architecture.heads, latent)
+        elif model.architecture.latent is not None and is_keys_and_values(_weight_of(name)):
+            found |= _keys_and_values(model, model.architecture.latent, named, name, files)
         elif is_gate_up(name) and not model.architecture.fused:
             found |= gate_up_parts(name, stored, tuple(files.handle(stored).shape))
         elif is_stack(name):
@@ -70,6 +72,46 @@ def name_tensors(model: ModelConfig, files: TensorFiles, place: Path) -> dict[st
         else:
             found[name] = StoredTensor(stored)
     return found
+
+
+def _check_divided(model: ModelConfig, named: Mapping[str, str], place: Path) -> None:
+    """Raise CheckpointError for a matrix that blocks divide, if bitsandbytes stored it quantised."""
+    if model.quant == "none" or model.integer_format is not None:
+        return
+    for name, stored in named.items():
+        if not name.endswith(_WEIGHT) or prequantised.marker(model.quant, name) not in named:
+            continue
+        is_divided = is_gate_up(name) and not model.architecture.fused
+        if is_divided or is_by_key_head(name) or is_keys_and_values(name):
+            raise CheckpointError(
+                f"{place}: tensor {stored} is quantised in {model.quant} as one matrix, which cannot be "
+                f"divided; give the original checkpoint and the quantisation (--quant {model.quant})"
+            )
+
+
+def _keys_and_values(
+    model: ModelConfig, latent: Latent, named: Mapping[str, str], name: str, files: TensorFiles
+) -> Mapping[str, StoredTensor]:
+    """What a tensor of the linear layer to keys and values of latent attention holds, by name.
+
+    named: the stored names by those of the family's modules.
+    """
+    heads, form = model.architecture.heads, model.integer_format
+    stored, weight = named[name], _weight_of(name)
+    layer = weight.removesuffix("weight")
+    marker = weight if form is None or form.marker(layer) not in named else form.marker(layer)
+    if name != marker:
+        return {name: StoredTensor(stored)}
+    if marker == weight:
+        return latent_parts(weight, stored, tuple(files.handle(stored).shape), heads, latent)
+    shape = heads * (latent.plain + latent.value), latent.rank  # as is checked when it is read
+    parts = latent_parts(weight, stored, shape, heads, latent, integers=layer)
+    return {name: StoredTensor(stored), **parts}
+
+
+def _weight_of(name: str) -> str:
+    """The name of the weight of the linear layer that a tensor belongs to."""
+    return f"{name.rpartition('.')[0]}{_WEIGHT}"
 
 
 def _name_gguf_tensors(
@@ -319,9 +361,23 @@ class Checkpoint:
         stored = self._tensor(name)
         return self._take(name, stored, self._handle(stored), rows)
 
-    def _handle(self, part: StoredTensor) -> StoredSlice | Mxfp4Stack | torch.Tensor:
+    def _integer_rows(self, part: StoredTensor) -> IntegerRows:
+        form, latent = self.integer_format, self.architecture.latent
+        assert form is not None and latent is not None, "as named"
+        rows = IntegerRows(form, part.integers, self)
+        expected = self.architecture.heads * (latent.plain + latent.value), latent.rank
+        if rows.shape != expected:
+            raise CheckpointError(
+                f"{self.place}: {part.integers}weight is stored as {list(rows.shape)}, the config asks for "
+                f"{list(expected)}"
+            )
+        return rows
+
+    def _handle(self, part: StoredTensor) -> StoredSlice | Mxfp4Stack | IntegerRows | torch.Tensor:
         """The stored tensor that a part is of."""
         handle = self._files.handle(part.name)
+        if part.integers:
+            return self._integer_rows(part)
         if not part.exponents:
             return handle
         if part.exponents not in self._files.paths:
@@ -401,5 +457,15 @@ class Checkpoint:
     def _tensor(self, name: str) -> StoredTensor:
         stored = self._tensors.get(name)
         if stored is None:
-            raise CheckpointError(f"{self.place}: tensor {name} is missing")
+            raise CheckpointError(f"{self.place}: tensor {name} is missing{self._advice}")
         return stored
+
+    @property
+    def _advice(self) -> str:
+        """What to do where a tensor is missing; empty where the checkpoint is not quantised."""
+        if self.quant == "none":
+            return ""
+        return (
+            "; if the quantiser stored it in another form, give the original checkpoint and the quantisation "
+            f"(--quant {self.quant})"
+        )

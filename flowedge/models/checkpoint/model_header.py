@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.architecture import MTP_PREFIX
 from flowedge.models.checkpoint.model_source import CONFIG, FoundModel
+from flowedge.models.families.family import MTP_PREFIX
 from flowedge.models.families.table import family_of
 from flowedge.models.files.config_numbers import check_values
 from flowedge.models.files.safetensors_header import read_safetensors_header
@@ -73,10 +73,14 @@ def predicts_ahead(found: FoundModel) -> bool | None:
 
         tensors = (each.name for path in found.gguf for each in read_gguf_header(path).tensors)
         return any(_GGUF_PROJECTION in name for name in tensors)
-    if not family_of(str(_read_config(found.directory).get("model_type"))).predicts_ahead:
+    raw = _read_config(found.directory)
+    family = family_of(str(raw.get("model_type"))).of_layers(_layers(raw) or 0)
+    if family.predicts_ahead == "no":
         return False
     stored = _stored_names(found.directory)
-    return None if stored is None else any(name.startswith(f"{MTP_PREFIX}fc.") for name in stored)
+    if stored is None:
+        return None
+    return any(family.module_name(name).startswith(f"{MTP_PREFIX}fc.") for name in stored)
 
 
 def _stored_names(directory: Path) -> Collection[str] | None:

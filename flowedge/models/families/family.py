@@ -11,6 +11,18 @@ from typing import Any, Literal
 
 from flowedge.models.families.parts import Experts, Half, Latent, Recurrence, head_size
 
+MTP_PREFIX = "mtp."  # of the layers that predict further tokens, which may come with a model
+# By the name in checkpoints that store such a layer behind the model's layers, as DeepSeek-V3 does: its name
+# behind MTP_PREFIX. The last two are copies of the target's.
+NAMES_AHEAD = {
+    "eh_proj": "fc",
+    "enorm": "pre_fc_norm_embedding",
+    "hnorm": "pre_fc_norm_hidden",
+    "shared_head.norm": "norm",
+    "embed_tokens": "embed_tokens",
+    "shared_head.head": "lm_head",
+}
+
 
 def _both_halves(config: Any) -> tuple[Half, ...]:
     both: Half = "both"
@@ -53,7 +65,9 @@ class Family:
         delta_by_key_head: whether checkpoints store the projections of a gated delta net as two, whose rows
             are those of one key head after the other.
         output_gate: as of Architecture.
-        predicts_ahead: whether checkpoints may have a layer that predicts further tokens, behind MTP_PREFIX.
+        predicts_ahead: how checkpoints store the layer that predicts further tokens, if they have it: behind
+            MTP_PREFIX, or as the layer behind the model's layers, with copies of the target's embedding and
+            LM head; "no" for a family without such a layer.
         embedding: the factor on embedded tokens: 1, the root of the width, or what the config says.
         residual_multiplier, logits_divisor: (config) -> as of Architecture.
         logits_softcap: (config) -> the bound that tanh keeps the logits within; None for no bound.
@@ -92,7 +106,7 @@ class Family:
     experts_in_turns: bool = False
     delta_by_key_head: bool = False
     output_gate: bool = False
-    predicts_ahead: bool = False
+    predicts_ahead: Literal["no", "behind MTP_PREFIX", "behind layers"] = "no"
     embedding: Literal["1", "root of width", "config"] = "1"
     residual_multiplier: Callable[[Any], float] = lambda _config: 1.0
     logits_divisor: Callable[[Any], float] = lambda _config: 1.0
@@ -119,9 +133,18 @@ class Family:
 
     def of(self, config: Any) -> Family:
         """The family as it names the tensors of a model with this config."""
+        own = self.of_layers(int(config.num_hidden_layers))
         if self.experts is None or self.experts(config) is not None:
+            return own
+        return replace(own, renames=own.renames + self.renames_without_experts)
+
+    def of_layers(self, layers: int) -> Family:
+        """The family as it names the layer behind the model's `layers` layers."""
+        if self.predicts_ahead != "behind layers":
             return self
-        return replace(self, renames=self.renames + self.renames_without_experts)
+        behind = rf"^model\.layers\.{layers}\."
+        names = {rf"{behind}{re.escape(name)}\.": f"{MTP_PREFIX}{own}." for name, own in NAMES_AHEAD.items()}
+        return replace(self, renames=(*self.renames, *names.items(), (behind, f"{MTP_PREFIX}layers.0.")))
 
     def module_name(self, stored: str) -> str:
         """The name that the family's modules have for the stored tensor `stored`."""

@@ -153,7 +153,7 @@ _QWEN3_5 = Family(
     partial_rotary=True,
     recurrence=delta_net,
     output_gate=True,
-    predicts_ahead=True,
+    predicts_ahead="behind MTP_PREFIX",
 )
 _QWEN3_5_MOE = replace(
     _QWEN3_5,
@@ -200,6 +200,7 @@ FAMILIES: dict[str, Family] = {
         scaling=_glm_scaling,
         experts=glm_experts,
         latent=_glm_latent,
+        predicts_ahead="behind layers",
     ),
     "gpt_oss": Family(
         "gpt_oss",

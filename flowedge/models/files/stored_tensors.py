@@ -15,7 +15,11 @@ from flowedge.models.families.parts import DeltaNet, Latent
 from flowedge.models.files.config_numbers import MAX_EXPERTS
 
 _BY_KEY_HEAD = re.compile(r"((?:.*\.)?linear_attn\.)in_proj_(qkvz|ba)\.weight")
-_GATE_UP = re.compile(r"(.*\.)gate_up_proj\.weight")
+_GATE_UP = re.compile(r"(.*\.)gate_up_proj\.(\w+)")
+# Of a linear layer, the parts whose rows or columns are its outputs, and the parts that all outputs share.
+_BY_ROW = frozenset({"weight", "weight_packed", "weight_scale", "weight_zero_point"})
+_BY_COLUMN = frozenset({"qweight", "qzeros", "scales"})  # of GPTQ and AWQ
+_SHARED = frozenset({"g_idx", "weight_g_idx", "weight_shape"})
 _KEYS_AND_VALUES = re.compile(r"((?:.*\.)?self_attn\.)kv_b_proj\.weight")
 _STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|up_proj|down_proj)(_bias|_blocks|_scales)?")
 
@@ -49,6 +53,9 @@ class StoredTensor:
         flat: whether the stored axes are one in the model.
         stack: the number of matrices whose rows are stored one after the other, and which are a stack in the
             model, each with some of its rows as an expert; 0 for none.
+        by_column: whether `spans` are those of columns.
+        integers: the linear layer, with its last dot, whose weight a quantiser stored as integers in several
+            tensors, of which `name` is one; "" where the stored tensor holds the values.
     """
 
     name: str
@@ -64,6 +71,8 @@ class StoredTensor:
     transposed: bool = False
     exponents: str = ""
     stack: int = 0
+    by_column: bool = False
+    integers: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,7 +87,8 @@ class StoredTensor:
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of this part of a stored tensor of shape `whole`."""
         if self.spans:
-            return (sum(stop - start for start, stop in self.spans), *whole[1:])
+            size = sum(stop - start for start, stop in self.spans)
+            return (*whole[:1], size) if self.by_column else (size, *whole[1:])
         if self.stack:
             sizes = (self.rows[1] - self.rows[0], *whole[1:])
             return (self.stack, *(reversed(sizes) if self.transposed else sizes))
@@ -114,7 +124,10 @@ class StoredTensor:
         return taken - self.added if self.added else taken
 
     def _joined(self, whole: Indexed, rows: slice | None) -> torch.Tensor:
-        """The given rows of all spans."""
+        """The given rows of all spans, or of all columns in them."""
+        if self.by_column:
+            chosen = whole[rows or slice(None)]
+            return torch.cat([chosen[:, start:stop] for start, stop in self.spans], 1)
         return torch.cat([whole[span.start : span.stop] for span in self._spans_of(rows)])
 
     def _matrices(self, whole: Indexed, rows: slice | None) -> torch.Tensor:
@@ -148,7 +161,8 @@ class StoredTensor:
     def encoding(self) -> str:
         """What distinguishes this part from the stored tensor, beside the choice of rows; "" if nothing."""
         paired = f"{self.paired_heads} paired heads" if self.paired_heads else ""
-        spans = "rows " + ",".join(f"{start}:{stop}" for start, stop in self.spans) if self.spans else ""
+        kind = "columns " if self.by_column else "rows "
+        spans = kind + ",".join(f"{start}:{stop}" for start, stop in self.spans) if self.spans else ""
         if self.stack:
             spans = f"rows {self.rows[0]}:{self.rows[1]} of each of {self.stack}"
         axis = "" if self.axis is None else f"without axis {self.axis}"
@@ -181,9 +195,11 @@ def is_keys_and_values(name: str) -> bool:
 
 
 def latent_parts(
-    name: str, stored: str, shape: tuple[int, ...], heads: int, latent: Latent
+    name: str, stored: str, shape: tuple[int, ...], heads: int, latent: Latent, integers: str = ""
 ) -> Mapping[str, StoredTensor]:
-    """The matrices of keys and of values, by name, in a tensor that has the rows of each head together.
+    """The matrices of keys and of values, by name, in a weight that has the rows of each head together.
+
+    integers: as of StoredTensor.
 
     Raises:
         CheckpointError: when the tensor has other rows.
@@ -195,24 +211,43 @@ def latent_parts(
         rows = f"{both} rows for each of {heads} heads"
         raise CheckpointError(f"tensor {stored} has shape {list(shape)}, the config asks for {rows}")
     return {
-        f"{match[1]}k_b.weight": StoredTensor(stored, rows=(0, plain), stack=heads, transposed=True),
-        f"{match[1]}v_b.weight": StoredTensor(stored, rows=(plain, both), stack=heads),
+        f"{match[1]}k_b.weight": StoredTensor(
+            stored, rows=(0, plain), stack=heads, transposed=True, integers=integers
+        ),
+        f"{match[1]}v_b.weight": StoredTensor(stored, rows=(plain, both), stack=heads, integers=integers),
     }
 
 
 def is_gate_up(name: str) -> bool:
-    """Return whether a tensor of this name holds the gate and the up projection of an MLP."""
-    return _GATE_UP.fullmatch(name) is not None
+    """Return whether a tensor of this name holds the gate and the up projection of an MLP, or a part of both.
+
+    Parts are those of a weight that a quantiser stored as integers.
+    """
+    match = _GATE_UP.fullmatch(name)
+    return match is not None and match[2] in _BY_ROW | _BY_COLUMN | _SHARED
 
 
 def gate_up_parts(name: str, stored: str, shape: tuple[int, ...]) -> Mapping[str, StoredTensor]:
-    """The gate and the up projection, by name, in a tensor that has the rows of both, the gate's first."""
+    """The gate and the up projection, by name, in a tensor that has the outputs of both, the gate's first.
+
+    Raises:
+        CheckpointError: when outputs of both share a word of integers.
+    """
     match = _GATE_UP.fullmatch(name)
     assert match is not None, "is_gate_up"
-    half, rows = (shape[0] // 2, shape[0]) if shape else (0, 0)
+    gate, up = (f"{match[1]}{each}_proj.{match[2]}" for each in ("gate", "up"))
+    if match[2] in _SHARED:
+        return {gate: StoredTensor(stored), up: StoredTensor(stored)}
+    by_column = match[2] in _BY_COLUMN
+    outputs = shape[by_column] if len(shape) == 2 else 0
+    half = outputs // 2
+    if match[2] != "weight" and outputs != 2 * half:
+        raise CheckpointError(
+            f"tensor {stored} of shape {list(shape)} cannot be divided into those of gate and values"
+        )
     return {
-        f"{match[1]}gate_proj.weight": StoredTensor(stored, spans=((0, half),)),
-        f"{match[1]}up_proj.weight": StoredTensor(stored, spans=((half, rows),)),
+        gate: StoredTensor(stored, spans=((0, half),), by_column=by_column),
+        up: StoredTensor(stored, spans=((half, outputs),), by_column=by_column),
     }
 
 

@@ -14,9 +14,9 @@ from flowedge.models.architecture import (
     LAYER_INPUT_NORM,
     LAYER_PROJECTION,
     LM_HEAD,
-    MTP_PREFIX,
     layer_prefix,
 )
+from flowedge.models.families.family import MTP_PREFIX, NAMES_AHEAD
 from flowedge.models.files.config_numbers import MAX_EXPERTS, MAX_LAYERS
 from flowedge.models.files.stored_tensors import StoredTensor
 
@@ -106,14 +106,7 @@ _OF_HEADS = re.compile(r"blk\.(\d{1,5})\.(ssm_a|ssm_d|ssm_dt\.bias)")
 _HEAD_NAMES = {"ssm_a": "A_log", "ssm_d": "D", "ssm_dt.bias": "dt_bias"}
 # What a layer that predicts further tokens has beside the tensors of a decoder layer.
 _AHEAD = re.compile(r"blk\.\d{1,5}\.nextn\.([a-z_]+)\.weight")
-_OF_AHEAD = {
-    "eh_proj": "fc",
-    "enorm": "pre_fc_norm_embedding",
-    "hnorm": "pre_fc_norm_hidden",
-    "shared_head_norm": "norm",
-    "embed_tokens": "embed_tokens",
-    "shared_head_head": "lm_head",
-}
+_OF_AHEAD = {name.replace(".", "_"): own for name, own in NAMES_AHEAD.items()}
 _FOUR_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",

@@ -448,6 +448,7 @@ def _deepseek2(facts: ModelFacts) -> dict[str, Any]:
         "moe_intermediate_size": metadata.count(".expert_feed_forward_length"),
         "norm_topk_prob": bool(metadata.values.get("deepseek2.expert_weights_norm", False)),
         "routed_scaling_factor": metadata.number(".expert_weights_scale", 1.0),
+        "num_nextn_predict_layers": metadata.count(".nextn_predict_layers", 0, least=0),
     }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 
@@ -203,3 +204,53 @@ class IntegerFormat(Protocol):
         Raises:
             CheckpointError: when the tensors do not fit together or cannot be read.
         """
+
+
+@dataclass(frozen=True)
+class IntegerRows:
+    """A weight [out_features, in_features] that is read in floating point, by slices of its rows.
+
+    It is for layers that no quantisation may round.
+
+    Attributes:
+        layer: the name of the linear layer, with the last dot.
+    """
+
+    form: IntegerFormat
+    layer: str
+    tensors: RawTensors
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Raises CheckpointError when the headers do not fit together."""
+        shape = self.form.shape(self.layer, self.tensors)
+        return shape.out_features, shape.in_features
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights that are read."""
+        return torch.float32
+
+    @property
+    def type_name(self) -> str:
+        """No type of GGUF."""
+        return ""
+
+    @property
+    def blocks(self) -> IntegerRows:
+        return self
+
+    @cached_property
+    def _weight(self) -> IntegerWeight:
+        return self.form.read(self.layer, self.tensors)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """Read the rows of a slice, or with `...` all, in float32."""
+        start, stop, _ = (slice(None) if index is ... else index).indices(self.shape[0])
+        weight = self._weight
+        zeros, scales = (
+            part[start:stop].float().repeat_interleave(weight.shape.group, 1)[:, : weight.shape.in_features]
+            for part in (weight.zeros, weight.scales)
+        )
+        values = (weight.levels(start, stop).float() - zeros) * scales
+        return values if weight.order is None else values[:, torch.argsort(weight.order)]

@@ -15,7 +15,7 @@ from flowedge.models.experts import MixtureMlp
 from flowedge.models.families.table import family_of
 from flowedge.models.quant.quantize import quantize_block
 from flowedge.models.rotary import Rotary
-from flowedge.planning.profile.model import LayerSize, LayerSizes
+from flowedge.planning.profile.model import LatentSizes, LayerSize, LayerSizes
 
 HEAD_WIDTH = 64
 MAX_LAYERS = 64
@@ -63,18 +63,18 @@ def generic_block(
     """
     model_type, own = _kind(sizes, recurrent=recurrent)
     family = family_of(model_type)
-    kinds = {"layer_types": [own.pop("layer_type")] * (count + 2)} if "layer_type" in own else {}
-    config: Any = family.config(
-        hidden_size=sizes.hidden,
-        intermediate_size=sizes.intermediate,
-        num_attention_heads=sizes.heads,
-        num_key_value_heads=sizes.kv_heads,
-        head_dim=sizes.head_size,
-        num_hidden_layers=count + 2,
-        vocab_size=32,
-        **own,
-        **kinds,
-    )
+    by_layer = [name for name in ("layer_type", "mlp_layer_type") if name in own]
+    kinds = {f"{name}s": [own.pop(name)] * (count + 2) for name in by_layer}
+    usual = {
+        "hidden_size": sizes.hidden,
+        "intermediate_size": sizes.intermediate,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_size,
+        "num_hidden_layers": count + 2,
+        "vocab_size": 32,
+    }
+    config: Any = family.config(**(usual | own | kinds))
     architecture = Architecture.of(family, config)
     layers = []
     for index in range(count):
@@ -84,6 +84,9 @@ def generic_block(
         for parameter in layer.parameters() if recurrent else ():  # what a state fades by has to be a number
             if parameter.ndim == 1:
                 nn.init.uniform_(parameter, 0.0, 1.0)
+        for parameter in layer.parameters() if sizes.latent is not None else ():
+            if parameter.ndim == 3:  # made without values
+                nn.init.normal_(parameter, std=0.02)
         quantize_block(layer.requires_grad_(False).eval(), quant, dtype)
         layer.fuse()
         layers.append(layer)
@@ -95,12 +98,14 @@ def generic_block(
 def _kind(sizes: LayerSizes, *, recurrent: bool) -> tuple[str, dict[str, Any]]:
     """Return a model type whose layers have these sizes, and what its config has beside a Llama's.
 
-    `layer_type` of the result is the type of each layer.
+    `layer_type` of the result is the type of each layer, and `mlp_layer_type` that of its MLP.
 
     Raises:
         BadRequestError: when no family has such layers.
     """
     experts, states = sizes.experts, sizes.states
+    if sizes.latent is not None:
+        return "glm4_moe_lite", _of_latent(sizes, sizes.latent)
     if states is None:
         if experts is None:
             return "llama", {}
@@ -124,6 +129,24 @@ def _kind(sizes: LayerSizes, *, recurrent: bool) -> tuple[str, dict[str, Any]]:
     own |= {"num_experts": experts.count - 1, "num_experts_per_tok": experts.chosen - 1}
     own |= {"moe_intermediate_size": width, "shared_expert_intermediate_size": width}
     return "qwen3_5_moe_text", own
+
+
+def _of_latent(sizes: LayerSizes, latent: LatentSizes) -> dict[str, Any]:
+    experts = sizes.experts
+    own: dict[str, Any] = {
+        "num_key_value_heads": sizes.heads,
+        "head_dim": latent.rotated,
+        "kv_lora_rank": latent.rank,
+        "q_lora_rank": latent.query_rank or None,
+        "qk_rope_head_dim": latent.rotated,
+        "qk_nope_head_dim": latent.plain,
+        "v_head_dim": latent.value,
+        "mlp_layer_type": "dense" if experts is None else "sparse",
+    }
+    if experts is None:
+        return own
+    own |= {"n_routed_experts": experts.count - 1, "num_experts_per_tok": experts.chosen - 1}
+    return own | {"moe_intermediate_size": sizes.intermediate, "n_shared_experts": 1}
 
 
 def middle_block(

@@ -131,7 +131,8 @@ def model_times(
     config = checkpoint.config
     sizes = LayerSizes(**LayerSizes.sizes_in(config))
     cached = max(0, min(CACHED_ROWS, int(config.max_position_embeddings) - max(ROWS)))
-    timed = _num_timed(options, checkpoint, available) if sizes.states is None else 1
+    alike = sizes.states is None and sizes.dense is None
+    timed = _num_timed(options, checkpoint, available) if alike else 1
 
     def layer_seconds(layers: int, rows: Sequence[int], seen: int) -> LayerSeconds:
         block = _load_layers(options, checkpoint, device, layers)
@@ -216,12 +217,19 @@ def _load_layers(
 ) -> LayerBlock:
     """Load layers from the middle of the model, exact ones where agents compute exact ones by default.
 
-    recurrent: whether a layer with a state is to be the first; of layers of both kinds, one is loaded.
+    recurrent: whether a layer with a state is to be the first; of layers of both kinds, one is loaded. Where
+        some layers have experts, it is one of them.
     """
     total, dtype = int(checkpoint.config.num_hidden_layers), torch_dtype(options.dtype)
     start = (total - layers) // 2
-    if checkpoint.architecture.recurrence is not None:
-        alike = [each for each in range(total) if checkpoint.architecture.is_recurrent(each) == recurrent]
+    architecture = checkpoint.architecture
+    if architecture.recurrence is not None or architecture.experts is not None:
+        has_experts = architecture.experts is not None and any(architecture.experts.layers)
+        alike = [
+            each
+            for each in range(total)
+            if architecture.is_recurrent(each) == recurrent and architecture.has_experts(each) == has_experts
+        ]
         start = min(alike, key=lambda index: abs(index - start))
     exact = resolve_exact("auto", device.type)
     return LayerBlock.load(

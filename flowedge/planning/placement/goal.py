@@ -128,7 +128,7 @@ class Goal:
 
     def _time_s(self, device: DeviceProfile, layer: LayerSize, rows: int) -> float:
         found = device.measured
-        if found is not None and found.holds_for_layers(self.model, self.quant):
+        if found is not None and not layer.is_dense and found.holds_for_layers(self.model, self.quant):
             return read_off(found.table_of(layer), rows, float) / 1e3
         return layer_s(device, layer, rows, rows if layer.recurs else SEEN_ROWS, self.quant)
 

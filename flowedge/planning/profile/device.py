@@ -43,7 +43,8 @@ class MeasuredTimes(LayerSizes):
     Attributes:
         cached_rows: rows in the cache, all of which each measured row saw.
         forward_ms: what each forward takes beside its layers, such as the preparation of masks.
-        layer_ms: by rows, one decoder layer, computed as an agent does; with attention, where layers differ.
+        layer_ms: by rows, one decoder layer, computed as an agent does; with attention, and with experts,
+            where layers differ.
         states_ms: by rows, which are a chain, one layer with a state; None where the model has none.
         step_ms: an update of a state more than one for each row.
         attention_ms: by rows, the part of `layer_ms` for reading the cached rows; None where it is unknown.
@@ -68,7 +69,15 @@ class MeasuredTimes(LayerSizes):
     def holds_for_layers(self, model: ModelProfile, quant: Quantisation) -> bool:
         """Return whether a layer of the model has the measured sizes, dtype and quantisation."""
         there, wanted = (
-            (each.hidden, each.intermediate, each.heads, each.kv_heads, each.head_size, each.experts)
+            (
+                each.hidden,
+                each.intermediate,
+                each.heads,
+                each.kv_heads,
+                each.head_size,
+                each.experts,
+                each.latent,
+            )
             for each in (self, model)
         )
         own, others = (None if each.states is None else each.states.kind for each in (self, model))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import Quantisation
-from flowedge.models.families.parts import DeltaNet, Recurrence, ShortConvolution
+from flowedge.models.families.family import Family
+from flowedge.models.families.parts import DeltaNet, Latent, Recurrence, ShortConvolution
 from flowedge.models.families.table import FAMILIES
 from flowedge.planning.profile.unlike_layers import UnlikeLayers
 
@@ -21,7 +23,7 @@ STORED_BYTES = 2  # of an fp16 weight, an element of the KV cache and an element
 StoredDtype = Literal["float16", "bfloat16", "float32"]
 DTYPE_BYTES: dict[str, int] = {"float16": STORED_BYTES, "bfloat16": STORED_BYTES, "float32": 4}
 
-_NOT_PRICED = ("n_routed_experts", "kv_lora_rank")  # keys of configs: layers of other kinds have them
+_NOT_PRICED = ("n_routed_experts", "kv_lora_rank")  # keys of configs of families that are not known
 
 PricedQuant = Literal["none", "int8", "int4"]  # of a drafter
 
@@ -76,6 +78,40 @@ class ExpertSizes(YamlDocument):
         Each row is taken to choose without regard to the others, so that this is rather too many.
         """
         return self.count * (1 - (1 - self.chosen / self.count) ** rows)
+
+
+class NoExpertsSizes(YamlDocument):
+    """The layers without experts of a model whose other layers have experts.
+
+    Attributes:
+        layers: their indices.
+        intermediate: width of their MLPs.
+    """
+
+    layers: Annotated[tuple[Count, ...], Field(min_length=1, max_length=1 << 12)]
+    intermediate: Size
+
+
+class LatentSizes(YamlDocument):
+    """Latent attention; attributes as of Latent in families/parts.py, but `query_rank` is 0 for None."""
+
+    rank: Size
+    rotated: Size
+    plain: Size
+    value: Size
+    query_rank: Count = 0
+
+    @classmethod
+    def of(cls, latent: Latent) -> LatentSizes:
+        sizes = {name: getattr(latent, name) for name in ("rank", "rotated", "plain", "value")}
+        return cls(**sizes, query_rank=latent.query_rank or 0)
+
+    def weights(self, hidden: int, heads: int) -> int:
+        """Return the number of weights of a layer's attention."""
+        queries, width = heads * (self.plain + self.rotated), self.query_rank
+        of_queries = width * (hidden + queries) if width else hidden * queries
+        of_keys = hidden * (self.rank + self.rotated) + heads * (self.plain + self.value) * self.rank
+        return of_queries + of_keys + heads * self.value * hidden
 
 
 class StateSizes(YamlDocument):
@@ -147,6 +183,8 @@ class LayerSizes(YamlDocument):
             heads of 256 at a hidden size of 640.
         output_gate: whether queries come with as many gates, as in Qwen 3.5.
         states: the layers without attention; None where all have it.
+        dense: the layers without experts; None where all layers are alike in this.
+        latent: the sizes of latent attention, whose one key head has the width `head_dim`; None for others.
         kv_values: values of the keys and values of a row in a layer, on average over layers that differ;
             None for those of its heads.
     """
@@ -159,6 +197,8 @@ class LayerSizes(YamlDocument):
     experts: ExpertSizes | None = None
     output_gate: bool = False
     states: StateSizes | None = None
+    dense: NoExpertsSizes | None = None
+    latent: LatentSizes | None = None
     kv_values: Size | None = None
 
     @classmethod
@@ -168,7 +208,9 @@ class LayerSizes(YamlDocument):
         Raises:
             BadRequestError: when its layers are of another kind, or not all alike.
         """
-        if special := [key for key in _NOT_PRICED if getattr(config, key, None)]:
+        family = FAMILIES.get(str(getattr(config, "model_type", "")))
+        special = [key for key in _NOT_PRICED if getattr(config, key, None)]
+        if special and (family is None or family.latent is None):
             raise BadRequestError(f"models with {special[0]} in their config cannot be planned yet")
         if (unlike := UnlikeLayers.of(config)) is not None:
             mixture = unlike.experts
@@ -181,29 +223,14 @@ class LayerSizes(YamlDocument):
                 "experts": None if mixture is None else {"count": mixture[0], "chosen": mixture[1]},
                 "kv_values": unlike.kv_values,
             }
-        count = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
-        intermediate, experts = getattr(config, "intermediate_size", None), None
-        if count:
-            dense = getattr(config, "mlp_only_layers", None) or getattr(config, "num_dense_layers", None)
-            if dense or getattr(config, "decoder_sparse_step", 1) != 1:
-                raise BadRequestError("models of which only some layers have experts cannot be planned yet")
-            shared = 1 if getattr(config, "shared_expert_intermediate_size", 0) else 0  # computes every row
-            experts = {"count": count + shared, "chosen": config.num_experts_per_tok + shared}
-            intermediate = getattr(config, "moe_intermediate_size", None) or intermediate
-        family = FAMILIES.get(str(getattr(config, "model_type", "")))
-        net = None if family is None or family.recurrence is None else family.recurrence(config)
-        if family is not None and not count:
-            intermediate = family.intermediate(config)
-        return {
+        own: dict[str, Any] = {
             "hidden": config.hidden_size,
-            "intermediate": intermediate,
+            "intermediate": getattr(config, "intermediate_size", None),
             "heads": config.num_attention_heads,
             "kv_heads": getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
             "head_dim": getattr(config, "head_dim", None),
-            "experts": experts,
-            "output_gate": family is not None and family.output_gate,
-            "states": None if net is None else StateSizes.of(net),
         }
+        return own if family is None else own | _of_family(family, config)
 
     @model_validator(mode="after")
     def _heads_divide(self) -> LayerSizes:
@@ -217,7 +244,7 @@ class LayerSizes(YamlDocument):
 
     @property
     def head_size(self) -> int:
-        """Size of an attention head."""
+        """Size of an attention head, as its keys and values are cached."""
         return self.head_dim or self.hidden // self.heads
 
     @property
@@ -229,6 +256,34 @@ class LayerSizes(YamlDocument):
     def kv_width(self) -> int:
         """Width of the keys of a row, and of its values."""
         return self.kv_heads * self.head_size
+
+
+def _of_family(family: Family, config: Any) -> dict[str, Any]:
+    """The values of the fields of LayerSizes in which a family differs from Llama.
+
+    Raises:
+        BadRequestError: when its layers are of a kind that has no prices yet.
+    """
+    mixture = None if family.experts is None else family.experts(config)
+    net = None if family.recurrence is None else family.recurrence(config)
+    found: dict[str, Any] = {
+        "output_gate": family.output_gate,
+        "states": None if net is None else StateSizes.of(net),
+    }
+    if family.latent is not None:
+        latent = family.latent(config)
+        heads = {"kv_heads": 1, "head_dim": latent.rank + latent.rotated}
+        found |= {"latent": LatentSizes.of(latent), **heads}
+    if mixture is None or not any(mixture.layers):
+        return found | {"intermediate": family.intermediate(config)}
+    # Those that compute every row.
+    shared = max(1, round(mixture.shared / mixture.intermediate)) if mixture.shared else 0
+    dense = tuple(index for index, has_experts in enumerate(mixture.layers) if not has_experts)
+    return found | {
+        "intermediate": mixture.intermediate,
+        "experts": ExpertSizes(count=mixture.count + shared, chosen=mixture.chosen + shared),
+        "dense": NoExpertsSizes(layers=dense, intermediate=family.intermediate(config)) if dense else None,
+    }
 
 
 class EagleSize(YamlDocument):
@@ -292,7 +347,7 @@ DraftingSize = DrafterSize | NGramSize | RecallSize
 
 
 class ModelProfile(LayerSizes, SourcedDocument):
-    """A model of Llama's architecture, or with experts in all of its layers, by its sizes.
+    """A model of Llama's architecture or one that differs as LayerSizes can say, by its sizes.
 
     Attributes:
         dtype: of weights that are not quantised, of the KV cache and of hidden states on the wire.
@@ -310,11 +365,10 @@ class ModelProfile(LayerSizes, SourcedDocument):
     drafters: dict[str, DrafterSize] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _states_are_layers(self) -> ModelProfile:
-        if self.states is not None and max(self.states.layers) >= self.layers:
-            raise ValueError(
-                f"layer {max(self.states.layers)} has a state, and there are {self.layers} layers"
-            )
+    def _unlike_layers_are_layers(self) -> ModelProfile:
+        for what, some in (("a state", self.states), ("no experts", self.dense)):
+            if some is not None and max(some.layers) >= self.layers:
+                raise ValueError(f"layer {max(some.layers)} has {what}, and there are {self.layers} layers")
         return self
 
     @property
@@ -324,11 +378,11 @@ class ModelProfile(LayerSizes, SourcedDocument):
 
     def kinds(self, start: int = 0, stop: int | None = None) -> list[tuple[LayerSize, int]]:
         """Return each kind of layer in [start, stop), all layers if not given, with how many there are."""
-        layers = range(self.layers)[start:stop]
-        recurrent = 0 if self.states is None else len(set(self.states.layers) & set(layers))
-        attending = LayerSize.of(self)
-        found = [(attending, len(layers) - recurrent), (attending.recurrent, recurrent)]
-        return [(layer, count) for layer, count in found if count]
+        recurrent = set() if self.states is None else {*self.states.layers}
+        dense = set() if self.dense is None else {*self.dense.layers}
+        found = Counter((index in dense, index in recurrent) for index in range(self.layers)[start:stop])
+        layer = LayerSize.of(self)
+        return [(layer.kind_of(*kind), count) for kind, count in sorted(found.items())]
 
     def carried_into(self, layer: int) -> int:
         """Return the values that rows carry beside the hidden state into a layer, or behind the last."""
@@ -347,11 +401,13 @@ class LayerSize(LayerSizes):
     Attributes:
         attended: vectors of width `hidden` that q, k and v are computed from; 2 in an EAGLE-3 head.
         recurs: whether it is one of the layers that have a state.
+        is_dense: whether it is one of the layers without experts.
     """
 
     stored_bytes: int = STORED_BYTES
     attended: int = 1
     recurs: bool = False
+    is_dense: bool = False
 
     @classmethod
     def of(cls, sizes: ModelProfile | SmallModelSize, stored_bytes: int | None = None) -> LayerSize:
@@ -374,16 +430,21 @@ class LayerSize(LayerSizes):
         """Return how many weights so many rows are multiplied by together; see ExpertSizes.touched."""
         return self._weights_of(1 if self.experts is None else self.experts.touched(rows))
 
-    @property
-    def recurrent(self) -> LayerSize:
-        """The layer with a state in place of attention."""
-        return self.model_copy(update={"recurs": self.states is not None})
+    def kind_of(self, is_dense: bool, recurs: bool) -> LayerSize:
+        """Return the layer without experts or with a state in place of attention."""
+        changes: dict[str, Any] = {"recurs": recurs and self.states is not None}
+        if is_dense and self.dense is not None:
+            changes |= {"is_dense": True, "experts": None, "intermediate": self.dense.intermediate}
+        return self.model_copy(update=changes)
 
     @property
     def plain(self) -> LayerSize:
         """A layer with attention and without experts and gates; its MLP is as wide as those of a row."""
         width = self.intermediate * (1 if self.experts is None else self.experts.chosen)
-        changes = {"intermediate": width, "experts": None, "output_gate": False, "states": None}
+        changes: dict[str, Any] = {"intermediate": width, "experts": None, "output_gate": False}
+        changes |= {"states": None, "dense": None, "latent": None}
+        if self.latent is not None:
+            changes |= {"kv_heads": self.heads, "head_dim": self.latent.value}
         return self.model_copy(update=changes)
 
     def _weights_of(self, experts: float) -> float:
@@ -395,6 +456,8 @@ class LayerSize(LayerSizes):
         """Number of weights of what mixes a row with others: attention, or what there is in its place."""
         if self.recurs and self.states is not None:
             return self.states.weights(self.hidden)
+        if self.latent is not None:
+            return self.latent.weights(self.hidden, self.heads)
         queries = self.query_width * (2 if self.output_gate else 1)
         inputs = self.attended * self.hidden * (queries + 2 * self.kv_width)
         return inputs + self.query_width * self.hidden

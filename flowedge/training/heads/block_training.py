@@ -129,12 +129,13 @@ class _BlocksAttention:
     text: Tensor
     mask: Tensor
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float | None = None) -> Tensor:
         return F.scaled_dot_product_attention(
             queries,
             torch.cat((self.text[0], keys), dim=-2),
             torch.cat((self.text[1], values), dim=-2),
             attn_mask=self.mask,
+            scale=scaling,
             enable_gqa=queries.shape[1] != keys.shape[1],
         )
 

@@ -132,12 +132,12 @@ class _BranchAttention:
     keys: list[Tensor]
     values: list[Tensor]
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float | None = None) -> Tensor:
         self.keys.append(keys)
         self.values.append(values)
         # Query heads with a common key head lie beside each other: [texts, kv_heads, group, rows, head_dim].
-        scaled = queries * queries.shape[-1] ** -0.5
-        grouped = scaled.unflatten(1, (keys.shape[1], -1))
+        scaled = queries * (queries.shape[-1] ** -0.5 if scaling is None else scaling)
+        grouped = scaled.reshape(len(scaled), keys.shape[1], -1, *scaled.shape[2:])
         rows = queries.shape[2]
         causal = torch.ones(rows, rows, dtype=torch.bool, device=queries.device).tril()
         true = grouped @ self.keys[0][:, :, None].transpose(-1, -2)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flowedge.cli.main import run
+from flowedge.drafting.heads.mtp_head import mtp_tensors
 from flowedge.models.block import LayerBlock
 from flowedge.models.check.inspection import inspect_checkpoint
 from flowedge.models.checkpoint.checkpoint import Checkpoint
@@ -53,17 +54,19 @@ def test_blocks_take_what_was_announced(directory: Path, quant: str) -> None:
     assert block.new_cache(10).kv.nbytes == 10 * sum(sizes.kv_bytes["float32"])
 
 
+@pytest.mark.parametrize("family", ["qwen3_5", "glm4_moe_lite"])
 def test_the_layer_that_predicts_further_tokens_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = str(make_mtp(tmp_path))
+    directory = str(make_mtp(tmp_path, family))
     assert run(["inspect", directory, "--dtype", "float32", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     checkpoint = Checkpoint(tmp_path)
-    stored = [name for name in checkpoint.names if name.startswith("mtp.")]
+    stored, ahead = mtp_tensors(checkpoint), [name for name in checkpoint.names if name.startswith("mtp.")]
+    assert len(ahead) - len(stored) == (2 if family == "glm4_moe_lite" else 0), "copies of the target's"
     assert told["mtp_bytes"]["none"] == checkpoint.tensor_bytes(stored)
     assert told["mtp_bytes"]["int4"] < told["mtp_bytes"]["int8"] < told["mtp_bytes"]["none"]
-    assert 4 * told["parameters"] == checkpoint.tensor_bytes(set(checkpoint.names) - set(stored))
+    assert 4 * told["parameters"] == checkpoint.tensor_bytes(set(checkpoint.names) - set(ahead))
     assert run(["inspect", directory]) == 0
     assert "layer that predicts further tokens (--drafter mtp): " in capsys.readouterr().out
     assert run(["inspect", "bundled", "--json"]) == 0

@@ -114,6 +114,24 @@ def test_families_that_name_or_stack_their_tensors_otherwise(tmp_path: Path, nam
     torch.testing.assert_close(got, expected, atol=TOLERANCE.get(quant, 1e-4), rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("family", "part"), [("glm4_moe_lite", "kv_b_proj"), ("granitehybrid", "input_linear")]
+)
+def test_a_quantised_matrix_that_blocks_divide_is_refused_by_name(
+    tmp_path: Path, family: str, part: str
+) -> None:
+    make_tiny(tmp_path / "plain", family)
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "plain", quantization_config=BitsAndBytesConfig(**SETTINGS["nf4"]), device_map="cpu"
+    )
+    model.save_pretrained(tmp_path / "quantised")
+    said = (
+        rf"{part}\.weight is quantised in nf4 as one matrix, .* give the original checkpoint and .*quant nf4"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        Checkpoint.open(str(tmp_path / "quantised"))
+
+
 def test_another_quantisation_is_refused(original: Path, tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(str(quantised(original, tmp_path / "nf4", **SETTINGS["nf4"])))
     for asked in ("int8", "fp4", "nf4-dq", "int4"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,13 +76,25 @@ def check_sizes(checkpoint: Checkpoint) -> None:
     )
 
 
-@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "phi3", "gemma2", "gemma3"])
-def test_other_families(tmp_path: Path, family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        *((family, "gptq-column") for family in ("mixtral", "qwen3_moe", "phi3", "gemma2", "gemma3")),
+        *(("glm4_moe_lite", name) for name in ("gptq-desc_act", "awq", "w8a16-int")),
+        *(("granitehybrid", name) for name in ("gptq-desc_act", "w4a16-asymmetric")),
+        ("granitehybrid-experts", "awq"),
+    ],
+)
+def test_other_families(tmp_path: Path, family: str, name: str) -> None:
     if family == "gemma3":
         make_multimodal(tmp_path / "plain")
     else:
         make_tiny(tmp_path / "plain", family)
-    layout = LAYOUTS["gptq-column"]
+    layout = LAYOUTS[name]
+    if name == "awq":  # with one scale a row, which fits narrow models
+        layout = replace(
+            layout, quantise=layout.quantise | {"group": -1}, settings=layout.settings | {"group_size": -1}
+        )
     write_integer_checkpoint(tmp_path / "plain", tmp_path / "stored", layout)
     checkpoint = Checkpoint.open(str(tmp_path / "stored"))
     block = LayerBlock.load(checkpoint, 0, 1)

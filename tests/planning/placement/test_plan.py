@@ -198,8 +198,8 @@ def test_a_config_of_a_mixture_gives_its_sizes(tmp_path: Path) -> None:
     assert sizes.layers * LayerSize.of(sizes).weights == pytest.approx(29.9e9, rel=0.01)
     assert sizes.layers * LayerSize.of(sizes).weights_of_row == pytest.approx(2.7e9, rel=0.02)
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_MOE | {"mlp_only_layers": [0]}))
-    with pytest.raises(BadRequestError, match="only some layers have experts cannot be planned yet"):
-        model_sizes(str(tmp_path))
+    with_dense = model_sizes(str(tmp_path))
+    assert [(layer.intermediate, count) for layer, count in with_dense.kinds()] == [(768, 47), (6144, 1)]
     with pytest.raises(BadRequestError, match="kv_lora_rank in their config cannot be planned yet"):
         from_config("m", SimpleNamespace(**CONFIG, kv_lora_rank=512))
 
