@@ -38,11 +38,19 @@ SYSTEM = 150  # tokens that several requests begin with
 
 
 def pipeline(
-    pair: Pair, names: str = "bundled", place: VerificationPlace = DRAFT_NODE, **options: Any
+    pair: Pair,
+    names: str = "bundled",
+    place: VerificationPlace = DRAFT_NODE,
+    *,
+    shares: bool = False,
+    **options: Any,
 ) -> VirtualPipeline:
-    """Return a pipeline of two stages."""
+    """Return a pipeline of two stages; `shares`: whether sessions share pages, as on agents with CPUs."""
     kept = {"keeps_taps": True, "kept_rows": KEPT_ROWS, "prefill_rows": 32} | options
-    return pair.pipeline([3, 5], drafter=drafter_of(pair, names), verification=place, **kept)
+    served = pair.pipeline([3, 5], drafter=drafter_of(pair, names), verification=place, **kept)
+    admission = served.draft_node.admission
+    admission.limits = replace(admission.limits, on_demand=shares)
+    return served
 
 
 def chat(
@@ -94,7 +102,7 @@ def test_a_chat(pair: Pair, strategy: str, names: str, sampling_name: str, place
 def test_a_shared_system_prompt_at_once_and_later(
     pair: Pair, sampling_name: str, place: VerificationPlace
 ) -> None:
-    served, sampling = pipeline(pair, place=place), SAMPLINGS[sampling_name]
+    served, sampling = pipeline(pair, place=place, shares=True), SAMPLINGS[sampling_name]
     system, prompts = pair.prompt(SYSTEM), {}
     for number, start in enumerate((0.0, 0.0, 0.1, 50.0)):
         name = f"s{number}"

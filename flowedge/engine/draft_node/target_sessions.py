@@ -103,13 +103,12 @@ class TargetSessions:
         self._forget_retained(session.name)
         if self._reuses(session):
             found, coming = self._best(session, sessions)
-            rows = 0 if found is None else found.rows
-            if coming is not None and coming.rows - rows > self._spec.prefill_rows * self._spec.num_stages:
+            if coming is not None:
                 self._waiting[session.name] = session
                 return
-            if found is not None and rows >= self._spec.least_prefix:
+            if found is not None and found.rows >= self._spec.least_prefix:
                 shared = self._admission.share(session.name, found.pages)
-                session.begin(Prefix(found.session, rows, shared), found.draft_rows)
+                session.begin(Prefix(found.session, found.rows, shared), found.draft_rows)
                 self._retained.use(found.session)
                 self._open(session)
                 return
@@ -123,9 +122,9 @@ class TargetSessions:
         """
         if not self._reuses(session) or not self._admission.may_share(session.name, ""):
             return None
-        prefixes = [prefix.pages for prefix in self._best(session, sessions) if prefix is not None]
-        best = max(prefixes, key=lambda pages: pages.pages, default=None)
-        return best if best is not None and best.pages else None
+        found, coming = self._best(session, sessions)
+        expected = coming or found
+        return expected.pages if expected is not None and expected.pages.pages else None
 
     def _reuses(self, session: DraftSession) -> bool:
         request = session.request
@@ -247,7 +246,7 @@ class TargetSessions:
     def _best(
         self, session: DraftSession, sessions: Iterable[DraftSession]
     ) -> tuple[_Found | None, _Found | None]:
-        """Return the most rows that a session can begin with now, and that one in its prefill will have."""
+        """Return the most rows that a session can begin with now, and those that it is to wait for."""
         prompt = session.given
         best, coming = None, None
         whole = self._spec.whole_prefixes
@@ -264,7 +263,8 @@ class TargetSessions:
                 rows, draft_rows = usable_rows(session, shared, shared if other.keeps_drafter else 0)
                 if rows > (0 if coming is None else coming.rows):
                     coming = _Found(other.name, rows, draft_rows, len(other.given))
-        return best, coming
+        more = 0 if coming is None else coming.rows - (0 if best is None else best.rows)
+        return best, coming if more > self._spec.prefill_rows * self._spec.num_stages else None
 
     def _open_rows(self, session: DraftSession, sessions: Iterable[DraftSession]) -> list[PrefixSource]:
         return [
