@@ -25,6 +25,7 @@ from tests.equality.conftest import (
 )
 from tests.equality.test_exact import exact
 from tests.support.breadth import dealt, dealt_thinly, thinnest
+from tests.support.seams import shared_pages
 
 pytestmark = pytest.mark.slow
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.9, seed=13)}
@@ -115,6 +116,7 @@ def test_a_shared_system_prompt_at_once_and_later(
         assert token_ids(own) == expected(prompt, sampling, TOKENS, "none")
         reused.append(finished(own).counters.reused_rows)
     assert reused[0] == 0
+    assert all(shared_pages(machine).saved() >= 3 for machine in (served.draft_node, *served.stages))
     assert min(reused[1:3]) >= SYSTEM - 2 * 32 - 2, "they wait for the first, as long as that is worth it"
     assert reused[3] >= SYSTEM - 1
 

@@ -128,7 +128,7 @@ class DraftNode:
         for session in opened:
             self._open(session)
         if opened:
-            self._make_room()
+            self._free_rows()
         self._outputs.extend(self.admission.take_outputs())
 
     def _open(self, session: DraftSession) -> None:
@@ -410,9 +410,9 @@ class DraftNode:
     def _begin_waiting(self) -> None:
         """Open the sessions that need not wait any more; some may share less than they were admitted with."""
         self.target.begin_waiting(self._sessions.values())
-        self._make_room()
+        self._free_rows()
 
-    def _make_room(self) -> None:
+    def _free_rows(self) -> None:
         """Have retained sessions be forgotten, then open ones pause, until the others have room."""
         self._forget_retained()
         while (pausing := self.admission.displaced()) in self._sessions:
