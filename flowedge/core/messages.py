@@ -42,15 +42,18 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Prefix:
-    """Context rows of another session, with a copy of which a new session begins.
+    """Context rows of another session, with which a new session begins.
 
     Attributes:
         session: it is open, or its cache is kept (see Close.kept).
-        rows: number of its first rows that are copied; all stages have computed them.
+        rows: number of its first rows; all stages have computed them.
+        shared: of these, the first ones that lie in pages of memory of both sessions; whole pages, of rows
+            that have never been draft rows. The others are copied.
     """
 
     session: str
     rows: int
+    shared: int = 0
 
 
 @dataclass(frozen=True)

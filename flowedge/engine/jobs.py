@@ -26,10 +26,12 @@ class CopiedRows:
 
     Attributes:
         slots: int64 [n], where the rows are in the session's cache.
+        shared: of these, the first ones that are to lie in pages of both caches.
     """
 
     session: str
     slots: IntArray
+    shared: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,13 @@ from torch import nn
 from flowedge.core.errors import BadRequestError
 from flowedge.device.kernel_library import is_switched_off, missing_reason
 from flowedge.models.architecture import Architecture
-from flowedge.models.attention.kv_store import KvFormat, check_kv, kv_row_bytes, session_row_bytes
+from flowedge.models.attention.kv_store import (
+    KvFormat,
+    check_kv,
+    kv_row_bytes,
+    saved_rows,
+    session_row_bytes,
+)
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.decoder_layer import DecoderLayer
@@ -24,6 +30,7 @@ from flowedge.models.exact.exactness import Exactness, try_exactness
 from flowedge.models.families.parts import KeyHeads
 from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.host.lazy_zeros import takes_memory_as_written
+from flowedge.models.host.shared_pages import most_sharing
 from flowedge.models.kernels.block import MOST_ROWS, KernelBlock
 from flowedge.models.kernels.layer import NoKernelError
 from flowedge.models.kv_cache import KVCache
@@ -330,6 +337,20 @@ class LayerBlock:
         if self.decoding is not None:
             return self.decoding.cache_row_bytes
         return session_row_bytes(self.architecture, self.start, self.stop, self.dtype, self.kv)
+
+    def page_saving(self, rows: int) -> int:
+        """Return how many rows' memory a session saves where it shares a page of `rows` rows with another.
+
+        They are fewer in a format whose scales are copied, and 0 where memory cannot be shared by such pages.
+        """
+        if not self.caches_on_demand or not self.cached_heads:
+            return 0
+        return min(saved_rows(own, rows, self.dtype, self.kv) for own in self.cached_heads)
+
+    @property
+    def most_sharing(self) -> int:
+        """How many sessions can share pages at once."""
+        return most_sharing(sum(2 * own.count for own in self.cached_heads) or 1)
 
     @property
     def session_bytes(self) -> int:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from flowedge.core.arrays import IntArray
-from flowedge.core.errors import CapacityError, ProtocolError
+from flowedge.core.errors import CapacityError, PrefixLostError, ProtocolError
 from flowedge.models.attention.attention import SeenKeys, SessionAttention
 from flowedge.models.attention.kv_store import KeyValueStore, KvFormat, new_store
 from flowedge.models.attention.masked import MaskedAttention
@@ -104,16 +104,19 @@ class KVCache:
         seen = self._attention.seen_keys(context, tail_parents, positions, rows)
         return CachedKeys(self.store, cached, positions.size, seen)
 
-    def copy(self, source: KVCache, slots: npt.NDArray[np.int64]) -> None:
+    def copy(self, source: KVCache, slots: npt.NDArray[np.int64], shared: int = 0) -> None:
         """Make rows of another session's cache on the same block the first rows, in all layers.
 
         Args:
             slots: int64 [n], where the rows are in `source`.
+            shared: rows that are to lie in pages of both caches; 0 where all are copied. The cache is new
+                then, and in `source` these rows are in their own slots.
 
         Raises:
             CapacityError: when the rows do not fit.
             ProtocolError: when a slot is not one of the source.
-            PrefixLostError: when the state of recurrent layers is behind more rows.
+            PrefixLostError: when the state of recurrent layers is behind more rows, or there are no pages
+                that both can have.
         """
         rows = slots.size
         if rows > self.capacity:
@@ -124,7 +127,10 @@ class KVCache:
             self.states.copy(source.states, slots)
         moved = slots != np.arange(rows)
         in_place = int(moved.argmax()) if moved.any() else rows
-        self.store.copy(source.store, 0, slice(0, in_place))
+        if not shared:
+            self.store.copy(source.store, 0, slice(0, in_place))
+        elif self.store.begin_as(source.store, in_place) < shared:
+            raise PrefixLostError(f"the memory of {shared} rows cannot be shared here by another session")
         if in_place < rows:
             (index,) = to_device(self.store.device, slots[in_place:])
             self.store.copy(source.store, in_place, index)

@@ -148,6 +148,8 @@ def machine_pipeline(
             sessions=stage.max_sessions,
             on_demand=stage.on_demand,
             state_rows=stage.state_rows,
+            page_saving=stage.page_saving,
+            sharing=stage.sharing,
         )
     node = DraftNode(
         "d0",

@@ -19,7 +19,7 @@ def open_to_pb(message: Open) -> pb.Open:
         drawing=None if drawing is None else _drawing_to_pb(drawing),
         keeps_taps=message.keeps_taps,
         computed_alone=message.computed_alone,
-        prefix=None if prefix is None else pb.Prefix(source=prefix.session, rows=prefix.rows),
+        prefix=None if prefix is None else _prefix_to_pb(prefix),
     )
 
 
@@ -32,9 +32,13 @@ def open_from_pb(message: pb.Open) -> Open:
             raise ProtocolError(
                 f"the session of the prefix must be 1 to {MAX_SESSION_ID} printable ASCII characters"
             )
-        prefix = Prefix(message.prefix.source, index(message.prefix.rows))
+        prefix = Prefix(message.prefix.source, index(message.prefix.rows), index(message.prefix.shared))
     capacity = index(message.capacity)
     return Open(message.session, capacity, drawing, message.keeps_taps, message.computed_alone, prefix)
+
+
+def _prefix_to_pb(prefix: Prefix) -> pb.Prefix:
+    return pb.Prefix(source=prefix.session, rows=prefix.rows, shared=prefix.shared)
 
 
 def _drawing_to_pb(drawing: Drawing) -> pb.Drawing:

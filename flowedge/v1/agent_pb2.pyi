@@ -279,18 +279,22 @@ class RoleProgress(_message.Message):
     def __init__(self, device: _Optional[str] = ..., message: _Optional[str] = ..., ready: _Optional[bool] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., exact: _Optional[bool] = ..., draws: _Optional[bool] = ..., room: _Optional[_Union[StageRoom, _Mapping]] = ..., draft_node: _Optional[str] = ...) -> None: ...
 
 class StageRoom(_message.Message):
-    __slots__ = ("total_rows", "session_rows", "sessions", "on_demand", "state_rows")
+    __slots__ = ("total_rows", "session_rows", "sessions", "on_demand", "state_rows", "page_saving", "sharing")
     TOTAL_ROWS_FIELD_NUMBER: _ClassVar[int]
     SESSION_ROWS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     ON_DEMAND_FIELD_NUMBER: _ClassVar[int]
     STATE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SAVING_FIELD_NUMBER: _ClassVar[int]
+    SHARING_FIELD_NUMBER: _ClassVar[int]
     total_rows: int
     session_rows: int
     sessions: int
     on_demand: bool
     state_rows: int
-    def __init__(self, total_rows: _Optional[int] = ..., session_rows: _Optional[int] = ..., sessions: _Optional[int] = ..., on_demand: _Optional[bool] = ..., state_rows: _Optional[int] = ...) -> None: ...
+    page_saving: int
+    sharing: int
+    def __init__(self, total_rows: _Optional[int] = ..., session_rows: _Optional[int] = ..., sessions: _Optional[int] = ..., on_demand: _Optional[bool] = ..., state_rows: _Optional[int] = ..., page_saving: _Optional[int] = ..., sharing: _Optional[int] = ...) -> None: ...
 
 class Transfer(_message.Message):
     __slots__ = ("done_bytes", "total_bytes", "bytes_per_s", "left_s")

@@ -90,12 +90,14 @@ class Open(_message.Message):
     def __init__(self, session: _Optional[str] = ..., capacity: _Optional[int] = ..., drawing: _Optional[_Union[Drawing, _Mapping]] = ..., keeps_taps: _Optional[bool] = ..., computed_alone: _Optional[bool] = ..., prefix: _Optional[_Union[Prefix, _Mapping]] = ...) -> None: ...
 
 class Prefix(_message.Message):
-    __slots__ = ("source", "rows")
+    __slots__ = ("source", "rows", "shared")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     source: str
     rows: int
-    def __init__(self, source: _Optional[str] = ..., rows: _Optional[int] = ...) -> None: ...
+    shared: int
+    def __init__(self, source: _Optional[str] = ..., rows: _Optional[int] = ..., shared: _Optional[int] = ...) -> None: ...
 
 class Drawing(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed", "prompt_rows", "features", "max_new_tokens", "eos")

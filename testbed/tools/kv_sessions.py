@@ -15,6 +15,7 @@ from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.session_admission import PreemptedError
+from flowedge.engine.pages import PAGE_ROWS
 from flowedge.planning.measuring.scripted_models import SilentText
 from flowedge.planning.placement.score import scripted_pipeline
 from flowedge.planning.profile import shipped
@@ -69,8 +70,12 @@ class PausingAnswers:
                     if not isinstance(output.error, PreemptedError):
                         raise output.error
                     self.pauses[name] += 1
-                    rest = self.running[name].behind(self.said[name])
-                    again = replace(rest, session=f"{name}.{self.pauses[name]}")
+                    whole = self.running[name]
+                    again = replace(
+                        whole.behind(self.said[name]),
+                        session=f"{name}.{self.pauses[name]}",
+                        fit_context=whole.fit_context,
+                    )
                     pipeline.start(again, pipeline.now + AGAIN_S)
                 case Finished():
                     del self.running[name]
@@ -78,8 +83,14 @@ class PausingAnswers:
         return happened
 
 
-def pipeline_of(model: str, device: str, rows: int, *, on_demand: bool) -> VirtualPipeline:
-    """Return a pipeline with so many KV rows for all sessions."""
+def pipeline_of(
+    model: str, device: str, rows: int, *, on_demand: bool, reuses: bool = False, shares: bool = False
+) -> VirtualPipeline:
+    """Return a pipeline with so many KV rows for all sessions.
+
+    Args:
+        reuses: whether sessions begin with rows of others; shares: with the pages of these rows.
+    """
     size, profile, link = shipped.model(model), shipped.device(device), shipped.link("gigabit")
     costs = PipelineProfile(
         model=size,
@@ -96,18 +107,24 @@ def pipeline_of(model: str, device: str, rows: int, *, on_demand: bool) -> Virtu
         limits=AdmissionLimits(queue_s=1e9, queue_length=10_000, on_demand=on_demand),
         max_positions=CONTEXT,
         max_total_capacity=rows,
+        kept_rows=int(reuses),  # of open sessions alone
         on_demand=on_demand,
+        page_saving=PAGE_ROWS if shares else 0,
+        sharing=1000,
     )
 
 
-def chats(count: int, seed: int) -> dict[str, Request]:
-    """Return chats by name, each with the length at which its answer ends as its stop string."""
+def chats(count: int, seed: int, system: int) -> dict[str, Request]:
+    """Return chats by name, each with the length at which its answer ends as its stop string.
+
+    system: tokens that all prompts begin with, before their own.
+    """
     dice, made = random.Random(seed), dict[str, Request]()
     for number in range(count):
         prompt, answer = (int(low * (high / low) ** dice.random()) for low, high in (PROMPT, ANSWER))
         made[f"chat{number}"] = Request(
             f"chat{number}",
-            tuple(range(1, prompt + 1)),
+            (*range(1, system + 1), *range(number + 2, number + 2 + prompt)),
             SamplingParams(),
             CONTEXT,
             stop=("x" * answer,),
@@ -137,6 +154,7 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=1.0, help="memory of all KV caches together")
     parser.add_argument("--chats", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--system", type=int, default=0, help="tokens that all prompts begin with")
     options = parser.parse_args()
     size = shipped.model(options.model)
     row_bytes = LayerSize.of(size).kv_bytes_per_row * size.layers
@@ -144,10 +162,15 @@ def main() -> None:
     print(f"{options.chats} chats with {size.title}: {options.gib:g} GiB are {rows} rows\n")
     print("| rows are held | at once, mean | most | tokens/s of all | seconds | pauses |")
     print("|---|---:|---:|---:|---:|---:|")
-    for on_demand in (False, True):
-        pipeline = pipeline_of(options.model, options.device, rows, on_demand=on_demand)
-        held = "as they are written" if on_demand else "all that may be needed"
-        print(f"| {held} | {row(pipeline, chats(options.chats, options.seed))} |")
+    forms = {
+        "all that may be needed": {"on_demand": False, "reuses": options.system > 0},
+        "as they are written": {"on_demand": True, "reuses": options.system > 0},
+        "as they are written, common ones once": {"on_demand": True, "reuses": True, "shares": True},
+    }
+    for held, form in forms.items():
+        if options.system or not form["reuses"]:
+            pipeline = pipeline_of(options.model, options.device, rows, **form)
+            print(f"| {held} | {row(pipeline, chats(options.chats, options.seed, options.system))} |")
 
 
 if __name__ == "__main__":

@@ -21,13 +21,16 @@ from testbed.tools.kv_sessions import PausingAnswers
 from tests.engine.draft_node.draft_node_loop import VOCAB, request
 from tests.engine.exact_model import ExactHead, ExactStage, PlainModel
 from tests.engine.histories import NoText
-from tests.support.seams import held_rows
+from tests.support.seams import held_rows, shared_pages
 
 STAGES = 3
 SESSIONS = 5
 
 
-def pipeline_of(total_rows: int, verification: Any = DRAFT_NODE, kept_rows: int = 0) -> VirtualPipeline:
+def pipeline_of(
+    total_rows: int, verification: Any = DRAFT_NODE, kept_rows: int = 0, **sharing: int
+) -> VirtualPipeline:
+    """sharing: fields of StageSpec."""
     stages = [
         (
             StageSpec(
@@ -38,6 +41,7 @@ def pipeline_of(total_rows: int, verification: Any = DRAFT_NODE, kept_rows: int 
                 max_total_capacity=total_rows,
                 on_demand=True,
                 draws=verification == LAST_STAGE and index == STAGES - 1,
+                **sharing,
             ),
             ExactStage(index, VOCAB),
         )
@@ -53,6 +57,7 @@ def pipeline_of(total_rows: int, verification: Any = DRAFT_NODE, kept_rows: int 
         verification=verification,
         kept_rows=kept_rows,
         least_prefix=1,
+        keeps_drafter=True,
     )
     head, limits = ExactHead(VOCAB, np.random.default_rng(3)), AdmissionLimits(queue_s=1e9, on_demand=True)
     return machine_pipeline(spec, head, stages, FixedCosts(), make_text=NoText, limits=limits)
@@ -72,6 +77,11 @@ def answered(
         most_open = max(most_open, pipeline.stages[0].load().sessions)
     assert not made.running, "every answer ends"
     assert pipeline.draft_node.admission.held_rows == 0
+    pipeline.draft_node.target.forget(pipeline.draft_node.target.names)
+    pipeline.cancel("nobody")  # has the draft node send what it has to send
+    pipeline.run()
+    assert most_held_rows(pipeline) == 0
+    assert not any(shared_pages(each).sessions for each in (pipeline.draft_node, *pipeline.stages))
     return made, most_open
 
 
@@ -109,6 +119,35 @@ def test_the_first_to_pause_is_the_latest_of_the_least_urgent() -> None:
     paused = [timed.output.session for timed in pipeline.outputs if isinstance(timed.output, Failed)]
     assert paused[:2] == ["c", "a"]
     assert most_open == 4 and not made.pauses["d"]
+
+
+SYSTEM = tuple(number % VOCAB for number in range(5 * PAGE_ROWS + 9))  # with which all of the next begin
+
+
+@pytest.mark.parametrize(
+    ("strategy", "verification", "page_saving", "sharing", "at_once"),
+    [
+        ("autoregressive", DRAFT_NODE, PAGE_ROWS, 100, 6),
+        ("autoregressive", DRAFT_NODE, PAGE_ROWS, 3, 4),
+        ("autoregressive", DRAFT_NODE, 0, 0, 3),
+        ("flowspec", LAST_STAGE, PAGE_ROWS - 4, 100, 6),
+    ],
+)
+def test_pages_of_a_common_prefix_count_once(
+    strategy: str, verification: str, page_saving: int, sharing: int, at_once: int
+) -> None:
+    """Where pages are not counted by those who share them, fewer are open at once."""
+    requests = {
+        f"s{number}": request(strategy=strategy, prompt=(*SYSTEM, number % VOCAB), max_new_tokens=60 + number)
+        for number in range(SESSIONS + 2)
+    }
+    total_rows = 3 * (len(SYSTEM) + (90 if strategy == "autoregressive" else 120))
+    kept_rows = total_rows if verification == LAST_STAGE else 1
+    pipeline = pipeline_of(total_rows, verification, kept_rows, page_saving=page_saving, sharing=sharing)
+    made, most_open = answered(pipeline, requests, total_rows)
+    for name, each in requests.items():
+        assert made.said[name] == PlainModel(STAGES, VOCAB).generate(each.prompt, each.max_new_tokens)
+    assert most_open == at_once
 
 
 def test_retained_rows_are_forgotten_before_an_answer_pauses() -> None:

@@ -25,6 +25,7 @@ from tests.equality.conftest import (
 )
 from tests.equality.test_exact import exact
 from tests.support.breadth import dealt, dealt_thinly, thinnest
+from tests.support.seams import shared_pages
 
 pytestmark = pytest.mark.slow
 SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, top_p=0.9, seed=13)}
@@ -38,11 +39,19 @@ SYSTEM = 150  # tokens that several requests begin with
 
 
 def pipeline(
-    pair: Pair, names: str = "bundled", place: VerificationPlace = DRAFT_NODE, **options: Any
+    pair: Pair,
+    names: str = "bundled",
+    place: VerificationPlace = DRAFT_NODE,
+    *,
+    shares: bool = False,
+    **options: Any,
 ) -> VirtualPipeline:
-    """Return a pipeline of two stages."""
+    """Return a pipeline of two stages; `shares`: whether sessions share pages, as on agents with CPUs."""
     kept = {"keeps_taps": True, "kept_rows": KEPT_ROWS, "prefill_rows": 32} | options
-    return pair.pipeline([3, 5], drafter=drafter_of(pair, names), verification=place, **kept)
+    served = pair.pipeline([3, 5], drafter=drafter_of(pair, names), verification=place, **kept)
+    admission = served.draft_node.admission
+    admission.limits = replace(admission.limits, on_demand=shares)
+    return served
 
 
 def chat(
@@ -94,7 +103,7 @@ def test_a_chat(pair: Pair, strategy: str, names: str, sampling_name: str, place
 def test_a_shared_system_prompt_at_once_and_later(
     pair: Pair, sampling_name: str, place: VerificationPlace
 ) -> None:
-    served, sampling = pipeline(pair, place=place), SAMPLINGS[sampling_name]
+    served, sampling = pipeline(pair, place=place, shares=True), SAMPLINGS[sampling_name]
     system, prompts = pair.prompt(SYSTEM), {}
     for number, start in enumerate((0.0, 0.0, 0.1, 50.0)):
         name = f"s{number}"
@@ -107,6 +116,7 @@ def test_a_shared_system_prompt_at_once_and_later(
         assert token_ids(own) == expected(prompt, sampling, TOKENS, "none")
         reused.append(finished(own).counters.reused_rows)
     assert reused[0] == 0
+    assert all(shared_pages(machine).saved() >= 3 for machine in (served.draft_node, *served.stages))
     assert min(reused[1:3]) >= SYSTEM - 2 * 32 - 2, "they wait for the first, as long as that is worth it"
     assert reused[3] >= SYSTEM - 1
 

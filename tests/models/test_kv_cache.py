@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from flowedge.core.errors import CapacityError, ProtocolError
+from flowedge.core.errors import CapacityError, PrefixLostError, ProtocolError
 from flowedge.models.attention.attention import Scoring
-from flowedge.models.attention.kv_store import kv_row_bytes
+from flowedge.models.attention.kv_store import KvFormat, kv_row_bytes, saved_rows
+from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.families.parts import KeyHeads
+from flowedge.models.host import shared_pages
 from flowedge.models.kv_cache import KVCache
 
 HEADS = KeyHeads(2, 4)
@@ -89,3 +91,48 @@ def test_layers_with_a_window_attend_to_the_rows_that_it_reaches(layer: int) -> 
     attended = seen.attend(layer, torch.zeros(1, 4, 1, 4), 2, Scoring(1.0))
     expected = 1.0 if layer else (67 * 2 + 4) / 71
     torch.testing.assert_close(attended, torch.full((1, 4, 1, 4), expected))
+
+
+@pytest.mark.parametrize(
+    ("heads", "dtype", "kv"),
+    [
+        ([KeyHeads(8, 64)] * 3, torch.float32, "native"),
+        ([KeyHeads(8, 64)] * 3, torch.bfloat16, "int8"),
+        ([KeyHeads(8, 64), KeyHeads(4, 80), KeyHeads(8, 64)], torch.bfloat16, "native"),
+    ],
+)
+def test_rows_in_pages_of_another_cache_are_those_that_a_copy_has(
+    heads: list[KeyHeads], dtype: torch.dtype, kv: KvFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def new(capacity: int) -> KVCache:
+        return KVCache(heads, capacity, dtype, ordered=AttentionSizes(1, None), kv=kv)
+
+    def rows_of(cache: KVCache, rows: int = 400) -> list[torch.Tensor]:
+        return [cache.store.take(layer, torch.arange(rows)) for layer in range(len(heads))]
+
+    source, random = new(900), torch.Generator().manual_seed(1)
+    for layer, own in enumerate(heads):
+        values = torch.randn((2, own.count, 500, own.size), generator=random).to(dtype)
+        source.store.write_both(layer, 0, values)
+    before = rows_of(source, 500)
+    slots = np.append(np.arange(290), [295, 297, 300])
+    shared, copied = new(700), new(700)
+    shared.copy(source, slots, 256)
+    copied.copy(source, slots)
+    for base, moved in ((293, []), (100, list(range(103, 200, 3)))):  # the second one writes to shared pages
+        shared.gather(base, moved)
+        copied.gather(base, moved)
+        assert all(map(torch.equal, rows_of(shared), rows_of(copied)))
+        assert all(map(torch.equal, rows_of(source, 500), before))
+    del source
+    assert all(map(torch.equal, rows_of(shared), rows_of(copied)))
+    monkeypatch.setattr(shared_pages, "_most_maps", lambda: 0)
+    new(700).copy(shared, slots)
+    with pytest.raises(PrefixLostError, match="of 256 rows cannot be shared"):
+        new(700).copy(shared, slots, 256)
+
+
+def test_a_shared_page_saves_less_where_scales_are_copied() -> None:
+    assert saved_rows(KeyHeads(8, 64), 64, torch.float32) == 64
+    assert saved_rows(KeyHeads(8, 64), 64, torch.bfloat16, "int8") == 60
+    assert saved_rows(KeyHeads(8, 80), 64, torch.bfloat16) == 0, "they are two pages and a half"

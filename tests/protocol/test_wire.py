@@ -220,7 +220,9 @@ def test_bytes_that_are_no_frame(data: bytes) -> None:
         wire.decode(data)
 
 
-@pytest.mark.parametrize("message", [Open("s", 1), Credit("s"), Heartbeat(1)])
+@pytest.mark.parametrize(
+    "message", [Open("s", 1), Open("s", 300, prefix=Prefix("t", 150, 128)), Credit("s"), Heartbeat(1)]
+)
 def test_only_segments_have_a_tail(message: Message) -> None:
     with pytest.raises(wire.FrameError):
         wire.from_frame(wire.to_head(message), b"x")

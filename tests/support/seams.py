@@ -20,6 +20,7 @@ from flowedge.core.tree import DraftTree
 from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_session import DraftSession
 from flowedge.engine.executors.block_executor import BlockExecutor
+from flowedge.engine.pages import SharedPages
 from flowedge.engine.stage.computing_segments import ComputingSegment
 from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_session import StageSession
@@ -176,5 +177,9 @@ def open_drafts(pipeline: VirtualPipeline) -> list[str]:
 
 def held_rows(stage: Stage) -> int:
     """Return the cache rows by which the sessions of a stage count; messages show what is refused alone."""
-    table = stage._table
-    return sum(session.held_rows for session in table.open.values()) + table.retained.held_rows
+    return stage._table.held_rows
+
+
+def shared_pages(machine: Stage | DraftNode) -> SharedPages:
+    """Return the pages that sessions of a stage or of a pipeline share; they show in no message."""
+    return machine._table.shared if isinstance(machine, Stage) else machine.admission._budget.shared

@@ -136,6 +136,8 @@ class StageReady:
             sessions=room.sessions,
             on_demand=room.on_demand,
             state_rows=room.state_rows,
+            page_saving=room.page_saving,
+            sharing=room.sharing,
         )
 
 

@@ -109,6 +109,8 @@ class StageRole(PipelineRole):
             sessions=spec.max_sessions,
             on_demand=spec.on_demand,
             state_rows=spec.state_rows,
+            page_saving=spec.page_saving,
+            sharing=spec.sharing,
         )
         self._live = LiveStage(
             Stage(self._name, spec),

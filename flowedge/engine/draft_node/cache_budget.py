@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from flowedge.core.errors import ContextLengthError
+from flowedge.engine.pages import PAGE_ROWS, SharedPages
 
 UNLIMITED_ROWS = 1 << 40
 UNKNOWN_TOKENS = 256  # that an answer is expected to have before some have ended
@@ -30,6 +32,9 @@ class AdmissionLimits:
             rows that it may come to.
         state_rows: cache rows that a session's states in recurrent layers count as, beside its rows; the most
             of all stages.
+        page_saving: cache rows by which a session counts less for each page that it shares with another, on
+            all stages; 0 where one of them shares no pages.
+        sharing: how many sessions can share pages at once.
     """
 
     total_rows: int = UNLIMITED_ROWS
@@ -41,6 +46,8 @@ class AdmissionLimits:
     overtakes: int = 4
     on_demand: bool = False
     state_rows: int = 0
+    page_saving: int = PAGE_ROWS
+    sharing: int = 1 << 16
 
     @property
     def promote_s(self) -> float:
@@ -48,7 +55,15 @@ class AdmissionLimits:
         return self.queue_s / 4
 
     def within(
-        self, *, total_rows: int, session_rows: int, sessions: int, on_demand: bool, state_rows: int = 0
+        self,
+        *,
+        total_rows: int,
+        session_rows: int,
+        sessions: int,
+        on_demand: bool,
+        state_rows: int = 0,
+        page_saving: int = 0,
+        sharing: int = 0,
     ) -> AdmissionLimits:
         """Return the limits with another stage; 0 stands for a limit that the stage has not given."""
         return replace(
@@ -58,6 +73,8 @@ class AdmissionLimits:
             sessions=min(self.sessions, sessions or self.sessions),
             on_demand=self.on_demand and on_demand,
             state_rows=max(self.state_rows, state_rows),
+            page_saving=min(self.page_saving, page_saving),
+            sharing=min(self.sharing, sharing),
         )
 
 
@@ -75,6 +92,13 @@ class CacheClaim:
     def of_rows(self, rows: int) -> CacheClaim:
         """Return the claim of the same session for other rows."""
         return CacheClaim(rows, rows if self.drafter_rows else 0)
+
+
+class SharedPrefix(NamedTuple):
+    """The first pages of another session, which a session would share with it."""
+
+    source: str
+    pages: int
 
 
 class AnswerLengths:
@@ -101,10 +125,13 @@ class CacheBudget:
     """What open sessions hold, and whether another one fits.
 
     Attributes:
-        rows: cache rows that open sessions hold on every stage; drafter_rows: of the drafter.
+        rows: cache rows that open sessions hold on every stage, as if none shared pages; drafter_rows: of the
+            drafter, which shares none.
+        shared: the pages that open and retained sessions have in common.
     """
 
     def __init__(self) -> None:
+        self.shared = SharedPages()
         self.rows = 0
         self.drafter_rows = 0
         self._held: dict[str, CacheClaim] = {}
@@ -138,16 +165,39 @@ class CacheBudget:
         retained_rows: of sessions that have ended, whose rows count on stages and in the drafter alike.
         """
         states = len(self._held) * limits.state_rows
-        over_stages = self.rows + states + retained_rows - limits.total_rows
+        saved = self.saved_rows(limits, None if retained_rows else self._held)
+        over_stages = self.rows + states + retained_rows - saved - limits.total_rows
         over_drafter = self.drafter_rows + retained_rows - limits.drafter_rows
         return max(over_stages, over_drafter, 0)
 
-    def fits(self, claim: CacheClaim, limits: AdmissionLimits, without: Iterable[str] = ()) -> bool:
-        """Return whether there is capacity for another session now; `without`: open ones that would end."""
-        ending = [self._held[session] for session in without]
-        rows = self.rows - sum(each.rows for each in ending) + claim.rows
+    def saved_rows(self, limits: AdmissionLimits, sessions: Collection[str] | None = None) -> int:
+        """Return the cache rows that sessions save on every stage by what they share.
+
+        sessions: None for all open and retained sessions.
+        """
+        return self.shared.saved(sessions) * limits.page_saving
+
+    def fits(
+        self,
+        claim: CacheClaim,
+        limits: AdmissionLimits,
+        without: Iterable[str] = (),
+        begins_as: SharedPrefix | None = None,
+    ) -> bool:
+        """Return whether there is capacity for another session now.
+
+        Args:
+            without: open sessions that would end; begins_as: what the other session would share.
+        """
+        ending = {session: self._held[session] for session in without}
+        staying = self._held.keys() - ending.keys()
+        rows = self.rows - sum(each.rows for each in ending.values()) + claim.rows
+        rows -= self.saved_rows(limits, staying)
+        if begins_as is not None:
+            rows -= self.shared.held(begins_as.source, begins_as.pages, staying) * limits.page_saving
         rows += (len(self._held) - len(ending) + 1) * limits.state_rows
-        drafter_rows = self.drafter_rows - sum(each.drafter_rows for each in ending) + claim.drafter_rows
+        drafter_rows = self.drafter_rows - sum(each.drafter_rows for each in ending.values())
+        drafter_rows += claim.drafter_rows
         return (
             len(self._held) - len(ending) < limits.sessions
             and rows <= limits.total_rows

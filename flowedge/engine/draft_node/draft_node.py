@@ -34,7 +34,7 @@ from flowedge.drafting.drafter import DraftLayer
 from flowedge.engine.activity import job_activity
 from flowedge.engine.commands import Compute, DraftNodeCommand, PutOut, SendExpress, SendInBand
 from flowedge.engine.draft_node.batching import next_draft_job, send_steps
-from flowedge.engine.draft_node.cache_budget import AdmissionLimits
+from flowedge.engine.draft_node.cache_budget import AdmissionLimits, SharedPrefix
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.draft_node.draft_session import DraftSession
 from flowedge.engine.draft_node.prefill_order import PrefillOrder
@@ -89,7 +89,9 @@ class DraftNode:
         self._outputs: deque[Output] = deque()
         self._now = 0.0
         self._prefill = PrefillOrder(spec.prefill_rows, spec.num_stages, self._outgoing[TARGET])
-        self.target = TargetSessions(spec, self._outgoing[TARGET], self._cache_jobs, self._prefill)
+        self.target = TargetSessions(
+            spec, self._outgoing[TARGET], self._cache_jobs, self._prefill, self.admission
+        )
 
     def load(self) -> Load:
         """Return what the draft node holds now."""
@@ -118,19 +120,22 @@ class DraftNode:
 
     def admit(self) -> None:
         """Open the waiting sessions that fit, refuse those that waited too long; call it regularly."""
-        ending = self.admission.giving_way(self._now)
+        ending = self.admission.giving_way(self._now, self._find_prefix)
         if ending is not None:
             self.fail_session(ending, PreemptedError(self.device))  # which comes here again
             return
-        for session in self.admission.admit(self._now):
+        opened = self.admission.admit(self._now, self._find_prefix)
+        for session in opened:
             self._open(session)
+        if opened:
+            self._free_rows()
         self._outputs.extend(self.admission.take_outputs())
 
     def _open(self, session: DraftSession) -> None:
         session.advance_clock(self._now)
         session.strategy.opened()
         self._sessions[session.name] = session
-        self.target.forget_oldest(self.admission.rows_over(self.target.retained_rows))
+        self._forget_retained()
         self.target.begin(session, self._sessions.values())
         for route in session.side_routes:
             self._outgoing[route].put(session.opening(route))
@@ -250,7 +255,7 @@ class DraftNode:
                 return
             self._report_results(session)
             self._grant(session, *session.side_routes)
-            self.target.begin_waiting(self._sessions.values())
+            self._begin_waiting()
         elif isinstance(job, GrowDraft) and isinstance(result, DraftLayer):
             if not are_scores(result):
                 of_drafter = NonFiniteError.of(f"the scores of drafter {self.spec.drafter_name}")
@@ -317,7 +322,7 @@ class DraftNode:
                 self._put_out_rows(session)
             else:
                 self._report_results(session)
-            self.target.begin_waiting(self._sessions.values())
+            self._begin_waiting()
             return
         event = session.side_route(route).take_result(segment)
         if event is not None and isinstance(session.strategy, HierarchicalStrategy):
@@ -393,9 +398,28 @@ class DraftNode:
         """
         if not self.admission.grow(session, session.rows + rows):
             return
-        self.target.forget_oldest(self.admission.rows_over(self.target.retained_rows))
+        self._forget_retained()
         while session.name in self._sessions and (pausing := self.admission.displaced()) is not None:
             self.fail_session(pausing, PreemptedError(self.device))
+
+    def _forget_retained(self) -> None:
+        """Forget retained sessions, the least recently used first, as long as there are too many rows."""
+        while self.target.num_retained and (over := self.admission.rows_over(self.target.retained_rows)):
+            self.target.forget_oldest(over)
+
+    def _begin_waiting(self) -> None:
+        """Open the sessions that need not wait any more; some may share less than they were admitted with."""
+        self.target.begin_waiting(self._sessions.values())
+        self._free_rows()
+
+    def _free_rows(self) -> None:
+        """Have retained sessions be forgotten, then open ones pause, until the others have room."""
+        self._forget_retained()
+        while (pausing := self.admission.displaced()) in self._sessions:
+            self.fail_session(pausing, PreemptedError(self.device))
+
+    def _find_prefix(self, session: DraftSession) -> SharedPrefix | None:
+        return self.target.find_prefix(session, self._sessions.values())
 
     def _emit(self, session: DraftSession, emit: Emit) -> bool:
         """Put out certain tokens; return whether the generation ends with them."""
@@ -416,5 +440,5 @@ class DraftNode:
         # Each device hears of this end before it hears of the next session, so its cache is free already.
         complete = session.answer.finish_reason is not None
         self.admission.release(name, self._now, session.answer.length if complete else None)
-        self.target.begin_waiting(self._sessions.values())
+        self._begin_waiting()
         self.admit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -113,6 +114,11 @@ class DraftSession:
         self._true_rows = DrafterInput(spec.width, spec.dtype, self._kept_taps, draft_rows)
         if rows > draft_rows and not self.needs_features:
             self._add_true_rows(None, np.array(prompt[draft_rows + 1 : rows + 1], dtype=np.int64))
+
+    @cached_property
+    def given(self) -> IntArray:
+        """The tokens that its request gives it: int64 [n]."""
+        return np.array(self.request.given, dtype=np.int64)
 
     @property
     def rows(self) -> int:

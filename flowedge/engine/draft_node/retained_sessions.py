@@ -15,11 +15,13 @@ class PrefixSource:
     Attributes:
         tokens: int64 [n], of the first n rows of the session; all stages have computed these rows.
         draft_rows: true rows of the session that the drafter has.
+        given: the first rows, which have never been draft rows, so that all stages have them in their slots.
     """
 
     session: str
     tokens: IntArray
     draft_rows: int
+    given: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
@@ -15,11 +16,13 @@ from flowedge.engine.draft_node.cache_budget import (
     AnswerLengths,
     CacheBudget,
     CacheClaim,
+    SharedPrefix,
     check_fits_alone,
 )
 from flowedge.engine.draft_node.draft_session import DraftSession
 from flowedge.engine.pages import PAGE_ROWS, in_pages
 
+FindPrefix = Callable[[DraftSession], SharedPrefix | None]
 LEAST_S = 1.0  # of an expected wait: a client that tries again at once finds nothing new
 
 
@@ -142,6 +145,10 @@ def class_of(priority: Priority) -> int:
     return PRIORITIES.index(priority)
 
 
+def _no_prefix(_: DraftSession) -> None:
+    return None
+
+
 class SessionAdmission:
     """Holds the sessions that wait, and knows what the open ones hold. Times are seconds of one clock.
 
@@ -179,8 +186,8 @@ class SessionAdmission:
 
     @property
     def held_rows(self) -> int:
-        """Cache rows that open sessions hold on every stage."""
-        return self._budget.rows
+        """Cache rows that open sessions hold on every stage; what they share counts once."""
+        return self._budget.rows - self._budget.saved_rows(self.limits, self._opened)
 
     def rows_over(self, retained_rows: int) -> int:
         """Return by how many cache rows open and retained sessions are too many (see CacheBudget)."""
@@ -234,6 +241,25 @@ class SessionAdmission:
         rows = session.most_rows if self.limits.on_demand else session.capacity
         return in_pages(rows, session.capacity) + self.limits.state_rows
 
+    def may_share(self, session: str, source: str) -> bool:
+        """Return whether a session may share pages with another: both count, if they do not share any yet."""
+        shared, limits = self._budget.shared, self.limits
+        more = sum(name not in shared for name in (session, source))
+        pages = limits.on_demand and limits.page_saving > 0
+        return pages and shared.sessions + more <= limits.sharing
+
+    def share(self, session: str, prefix: SharedPrefix | None) -> int:
+        """Have a session that begins share the pages of a prefix, and no others; return their rows."""
+        self._budget.shared.forget(session)
+        if prefix is None or not prefix.pages or not self.may_share(session, prefix.source):
+            return 0
+        self._budget.shared.share(session, *prefix)
+        return prefix.pages * PAGE_ROWS
+
+    def forget(self, session: str) -> None:
+        """Count the pages that a session shares no more: it has ended, and is not retained."""
+        self._budget.shared.forget(session)
+
     def displaced(self) -> str | None:
         """Return the open session that is to pause, since they all hold more than there is; None if none is.
 
@@ -255,11 +281,13 @@ class SessionAdmission:
             if answer is not None:
                 self._lengths.ended(answer)
 
-    def giving_way(self, now: float) -> str | None:
+    def giving_way(self, now: float, find_prefix: FindPrefix = _no_prefix) -> str | None:
         """Return the open session that is to end for the first waiting one; None if none is.
 
         Only sessions of class batch give way, the latest first, and only to other classes: where all of them
         together have the room that is missing. One that had moved up before it was opened keeps its room.
+
+        find_prefix: as for `admit`.
         """
         urgent = [
             waiting
@@ -267,20 +295,23 @@ class SessionAdmission:
             if waiting.session.request.priority != BATCH
         ]
         batch = [name for name, each in self._opened.items() if each.of_class >= class_of(BATCH)]
-        if not urgent or not batch or self._budget.fits(urgent[0].claim, self.limits):
+        if not urgent or not batch or self._fits(urgent[0], find_prefix):
             return None
         if not self._budget.fits(urgent[0].claim, self.limits, without=batch):
             return None
         return batch[-1]
 
-    def admit(self, now: float) -> list[DraftSession]:
-        """Return the sessions that are to be opened now; refuse those that have waited too long."""
+    def admit(self, now: float, find_prefix: FindPrefix = _no_prefix) -> list[DraftSession]:
+        """Return the sessions that are to be opened now; refuse those that have waited too long.
+
+        find_prefix: returns what a waiting session is expected to share when it begins.
+        """
         ordered = self._queue.ordered(now, self.limits)
         for position, waiting in enumerate(ordered, 1):
             if now >= waiting.arrived + self.limits.queue_s:
                 what = f"device {self._device} had no room for the request within {self.limits.queue_s:g} s"
                 self._refuse(waiting, self._later(what, position, now))
-        opened = [self._open(waiting, now) for waiting in self._fitting(now)]
+        opened = [self._open(waiting, now) for waiting in self._fitting(now, find_prefix)]
         for position, waiting in enumerate(self._queue.ordered(now, self.limits), 1):
             if waiting.position != position:
                 waiting.position = position
@@ -294,21 +325,29 @@ class SessionAdmission:
         self._outputs.clear()
         return taken
 
-    def _fitting(self, now: float) -> list[WaitingSession]:
+    def _fitting(self, now: float, find_prefix: FindPrefix) -> list[WaitingSession]:
         """Return the waiting sessions for which there is capacity, and hold it."""
         fitting: list[WaitingSession] = []
         passed: list[WaitingSession] = []
         for waiting in self._queue.ordered(now, self.limits):
             if any(each.overtaken >= self.limits.overtakes for each in passed):
                 break
-            if not self._budget.fits(waiting.claim, self.limits):
+            if not self._fits(waiting, find_prefix):
                 passed.append(waiting)
                 continue
             for each in passed:
                 each.overtaken += 1
             self._budget.hold(waiting.session.name, waiting.claim)
+            self.share(waiting.session.name, find_prefix(waiting.session))
             fitting.append(waiting)
         return fitting
+
+    def _fits(self, waiting: WaitingSession, find_prefix: FindPrefix) -> bool:
+        """Return whether there is capacity for a waiting session, with what it would share if need be."""
+        if self._budget.fits(waiting.claim, self.limits):
+            return True
+        prefix = find_prefix(waiting.session)
+        return prefix is not None and self._budget.fits(waiting.claim, self.limits, begins_as=prefix)
 
     def _open(self, waiting: WaitingSession, now: float) -> DraftSession:
         name = waiting.session.name

@@ -1,19 +1,20 @@
 """Opening and ending of sessions on the target's route, with rows of other sessions where there are some.
 
-A session whose prompt begins with tokens that another session has computed is opened with a copy of their
-rows. The other session may be open, or have ended and be retained.
+A session whose prompt begins with tokens that another session has computed is opened with their rows: with
+the pages of memory that they lie in where stages share pages, otherwise with a copy. The other session may be
+open, or have ended and be retained.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-
-import numpy as np
+from typing import NamedTuple
 
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import CapacityError, FlowEdgeError, PrefixLostError
 from flowedge.core.messages import Close, Forget, Prefix
+from flowedge.engine.draft_node.cache_budget import SharedPrefix
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.draft_node.draft_session import DraftSession
 from flowedge.engine.draft_node.prefill_order import PrefillOrder
@@ -23,10 +24,30 @@ from flowedge.engine.draft_node.retained_sessions import (
     RetainedSessions,
     common_tokens,
 )
+from flowedge.engine.draft_node.session_admission import SessionAdmission
 from flowedge.engine.jobs import DraftBatch, DraftJob, DropCache, KeepDraft, OpenDraft
+from flowedge.engine.pages import PAGE_ROWS
 from flowedge.protocol.outbox import DraftNodeOutbox
 from flowedge.strategies.commands import AcceptPath
 from flowedge.strategies.events import TARGET
+
+
+class _Found(NamedTuple):
+    """Rows of another session that a session can begin with.
+
+    Attributes:
+        draft_rows: true rows of its drafter; given: rows that have never been draft rows.
+    """
+
+    session: str
+    rows: int
+    draft_rows: int
+    given: int
+
+    @property
+    def pages(self) -> SharedPrefix:
+        """The whole pages of these rows, in which nothing moves any more."""
+        return SharedPrefix(self.session, min(self.rows, self.given) // PAGE_ROWS)
 
 
 class TargetSessions:
@@ -42,8 +63,10 @@ class TargetSessions:
         outbox: DraftNodeOutbox,
         jobs: deque[DraftJob],
         prefill: PrefillOrder,
+        admission: SessionAdmission,
     ) -> None:
         """outbox: of the target's route; jobs: those that go before all others of the draft node."""
+        self._admission = admission
         self._spec = spec
         self._outbox = outbox
         self._jobs = jobs
@@ -77,17 +100,35 @@ class TargetSessions:
         sessions: all that have not ended, this one among them.
         """
         self._waiting.pop(session.name, None)
-        self.forget([session.name])
-        if self._spec.kept_rows and session.request.reuses_prefix and not session.request.rows_only:
-            prefix, draft_rows, coming = self._best(session, sessions)
-            rows = 0 if prefix is None else prefix.rows
-            if coming - rows > self._spec.prefill_rows * self._spec.num_stages:
+        self._forget_retained(session.name)
+        if self._reuses(session):
+            found, coming = self._best(session, sessions)
+            if coming is not None:
                 self._waiting[session.name] = session
                 return
-            if prefix is not None and rows >= self._spec.least_prefix:
-                session.begin(prefix, draft_rows)
-                self._retained.use(prefix.session)
+            if found is not None and found.rows >= self._spec.least_prefix:
+                shared = self._admission.share(session.name, found.pages)
+                session.begin(Prefix(found.session, found.rows, shared), found.draft_rows)
+                self._retained.use(found.session)
+                self._open(session)
+                return
+        self._admission.forget(session.name)
         self._open(session)
+
+    def find_prefix(self, session: DraftSession, sessions: Iterable[DraftSession]) -> SharedPrefix | None:
+        """Return the pages that a session is expected to share when it begins; None if there are none.
+
+        sessions: as for `begin`.
+        """
+        if not self._reuses(session) or not self._admission.may_share(session.name, ""):
+            return None
+        found, coming = self._best(session, sessions)
+        expected = coming or found
+        return expected.pages if expected is not None and expected.pages.pages else None
+
+    def _reuses(self, session: DraftSession) -> bool:
+        request = session.request
+        return bool(self._spec.kept_rows) and request.reuses_prefix and not request.rows_only
 
     def begin_waiting(self, sessions: Iterable[DraftSession]) -> None:
         """Open the waiting sessions that need not wait any more; `sessions` are all that have not ended."""
@@ -128,6 +169,7 @@ class TargetSessions:
             self._jobs.append(DropCache(name))
         self._prefill.leave(name)
         session.begin(None)
+        self._admission.forget(name)
         self._open(session)
         return True
 
@@ -153,12 +195,13 @@ class TargetSessions:
             self._outbox.keep(name, len(cached_tokens(session)))
         else:
             self._outbox.close(name)
+            self._admission.forget(name)
         in_drafter = keep and session.draft_rows > 0
         if (session.strategy.needs_drafter or request.rules is not None) and not waited:
             self._jobs += [] if extension is None else [DraftBatch([extension])]
             self._jobs.append(KeepDraft(name) if in_drafter else DropCache(name))
         if keep:
-            known = PrefixSource(name, cached_tokens(session), session.draft_rows)
+            known = PrefixSource(name, cached_tokens(session), session.draft_rows, len(request.given))
             self.forget(self._retained.add(RetainedSession(known, held_rows, in_drafter)))
 
     def forget_oldest(self, rows: int) -> int:
@@ -170,11 +213,15 @@ class TargetSessions:
     def forget(self, names: Iterable[str]) -> None:
         """Keep the rows of ended sessions no more; other names are ignored."""
         for name in names:
-            retained = self._retained.pop(name)
-            if retained is not None:
-                self._outbox.put(Forget(name))
-                if retained.in_drafter:
-                    self._jobs.append(DropCache(name))
+            self._forget_retained(name)
+
+    def _forget_retained(self, name: str) -> None:
+        retained = self._retained.pop(name)
+        if retained is not None:
+            self._admission.forget(name)
+            self._outbox.put(Forget(name))
+            if retained.in_drafter:
+                self._jobs.append(DropCache(name))
 
     def take_close(self, close: Close) -> None:
         """Take in the Close of a session that has come back, by which all stages may not keep its rows."""
@@ -198,15 +245,10 @@ class TargetSessions:
 
     def _best(
         self, session: DraftSession, sessions: Iterable[DraftSession]
-    ) -> tuple[Prefix | None, int, int]:
-        """Return the most rows that a session can begin with now, and how many it could begin with later.
-
-        Returns:
-            The rows, the number of true rows of the drafter with them, and the most rows that a session in
-            its prefill will have.
-        """
-        prompt = np.array(session.request.given, dtype=np.int64)
-        best, best_draft_rows, coming = None, 0, 0
+    ) -> tuple[_Found | None, _Found | None]:
+        """Return the most rows that a session can begin with now, and those that it is to wait for."""
+        prompt = session.given
+        best, coming = None, None
         whole = self._spec.whole_prefixes
         for known in [*self._retained, *(() if whole else self._open_rows(session, sessions))]:
             common = common_tokens(prompt, known.tokens)
@@ -214,17 +256,19 @@ class TargetSessions:
             if whole and rows < len(known.tokens) - 1:
                 continue
             if rows > (0 if best is None else best.rows):
-                best, best_draft_rows = Prefix(known.session, rows), draft_rows
+                best = _Found(known.session, rows, draft_rows, known.given)
         for other in sessions:
             if not (whole or other.prefilled) and self._may_copy(other, session):
-                shared = common_tokens(prompt, np.array(other.request.given, dtype=np.int64))
-                of_drafter = shared if other.keeps_drafter else 0
-                coming = max(coming, usable_rows(session, shared, of_drafter)[0])
-        return best, best_draft_rows, coming
+                shared = common_tokens(prompt, other.given)
+                rows, draft_rows = usable_rows(session, shared, shared if other.keeps_drafter else 0)
+                if rows > (0 if coming is None else coming.rows):
+                    coming = _Found(other.name, rows, draft_rows, len(other.given))
+        more = 0 if coming is None else coming.rows - (0 if best is None else best.rows)
+        return best, coming if more > self._spec.prefill_rows * self._spec.num_stages else None
 
     def _open_rows(self, session: DraftSession, sessions: Iterable[DraftSession]) -> list[PrefixSource]:
         return [
-            PrefixSource(other.name, cached_tokens(other), other.draft_rows)
+            PrefixSource(other.name, cached_tokens(other), other.draft_rows, len(other.given))
             for other in sessions
             if self._may_copy(other, session)
         ]

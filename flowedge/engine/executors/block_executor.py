@@ -25,6 +25,7 @@ from flowedge.engine.jobs import (
     StageJob,
     StageResult,
 )
+from flowedge.engine.pages import PAGE_ROWS
 from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.models.block import LayerBlock
 from flowedge.models.host.copies import to_device
@@ -106,6 +107,8 @@ class BlockExecutor:
             layers=self._layers,
             on_demand=self.block.caches_on_demand,
             state_rows=-(-self.block.session_bytes // self.block.cache_row_bytes),
+            page_saving=self.block.page_saving(PAGE_ROWS),
+            sharing=self.block.most_sharing,
             **limits,
         )
 
@@ -220,7 +223,7 @@ class BlockExecutor:
         """Allocate a cache, with the rows that it begins with.
 
         Raises:
-            PrefixLostError: when these rows are not held any more.
+            PrefixLostError: when these rows are not held any more, or cannot be shared.
         """
         copied = job.copied
         source = None if copied is None else self._caches.get(copied.session)
@@ -228,7 +231,7 @@ class BlockExecutor:
             raise PrefixLostError(f"no rows of session {copied.session} are held here")
         cache = self.block.new_cache(job.capacity)
         if copied is not None and source is not None:
-            cache.copy(source, copied.slots)
+            cache.copy(source, copied.slots, copied.shared)
         return cache
 
     def _prepare(self, job: Forward) -> _PreparedForward:

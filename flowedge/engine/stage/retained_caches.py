@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import PrefixLostError, ProtocolError
 from flowedge.core.messages import Close, Prefix
@@ -58,7 +60,7 @@ class RetainedCaches:
 
         Raises:
             PrefixLostError: when no rows of that session are held.
-            ProtocolError: when fewer rows of it are context.
+            ProtocolError: when fewer rows of it are context, or rows in shared pages are not in their slots.
         """
         name, rows = prefix.session, prefix.rows
         if source is None and name not in self._caches:
@@ -67,7 +69,9 @@ class RetainedCaches:
         if not 0 < rows <= context:
             raise ProtocolError(f"{rows} rows of session {name} are asked for, which has {context}")
         slots = self._caches[name].slots[:rows] if source is None else source.slots_of(rows)
-        return CopiedRows(name, slots)
+        if not np.array_equal(slots[: prefix.shared], np.arange(prefix.shared)):
+            raise ProtocolError(f"{prefix.shared} rows of session {name} are not in whole pages of it")
+        return CopiedRows(name, slots, prefix.shared)
 
     def forget(self, session: str) -> bool:
         """Retain a session's cache no more; return whether it was retained."""

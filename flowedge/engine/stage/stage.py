@@ -83,7 +83,7 @@ class Stage:
         for name in list(self._table.open):
             self._end(name, PIPELINE_ENDED)
         for name in self._table.retained.take_all():
-            self._batching.change_cache(DropCache(name))
+            self._drop_cache(name)
         self._table.ended.clear()
         self._outgoing.clear()
 
@@ -226,13 +226,18 @@ class Stage:
             self._outgoing.fault(name, refusal)
             return
         self._counts.opened += 1
-        table.open[name] = StageSession(self.device, message, self._counts.work, self.spec)
+        session = StageSession(self.device, message, self._counts.work, self.spec)
+        table.begin(session, name, message.prefix)
         self._batching.change_cache(OpenCache(name, message.capacity, copied))
         self._outgoing.in_band.put(message)
 
     def _forget(self, session: str) -> None:
         if self._table.retained.forget(session):
-            self._batching.change_cache(DropCache(session))
+            self._drop_cache(session)
+
+    def _drop_cache(self, session: str) -> None:
+        self._table.shared.forget(session)
+        self._batching.change_cache(DropCache(session))
 
     def _receive_segment(self, segment: Segment) -> None:
         if segment.session in self._table.ended:
@@ -311,7 +316,7 @@ class Stage:
         self._batching.end(name)
         self._outgoing.in_band.drop_segments(name)
         if not retained:
-            self._batching.change_cache(DropCache(name))
+            self._drop_cache(name)
 
     def _fail_session(self, name: str, error: FlowEdgeError) -> None:
         if name in self._table.open:

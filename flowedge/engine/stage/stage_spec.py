@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flowedge.core.errors import CapacityError, FlowEdgeError, ProtocolError
 from flowedge.core.message_limits import SEGMENT_ROWS
 from flowedge.core.messages import Open
-from flowedge.engine.pages import in_pages
+from flowedge.engine.pages import PAGE_ROWS, in_pages
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,9 @@ class StageSpec:
         on_demand: whether caches take memory as rows are written; then the rows that a session has written
             count, in whole pages, not its capacity.
         state_rows: cache rows that the states of recurrent layers count as, for each session.
+        page_saving: cache rows by which a session counts less for each page that it shares with another; 0
+            where caches share no pages.
+        sharing: how many sessions can share pages at once.
         max_sessions: most sessions open at once, and most caches retained of ended sessions.
         max_queue: most segments that wait to be computed.
         draws: whether it is a last stage with the LM head, which can draw tokens (see Open.drawing).
@@ -45,6 +48,8 @@ class StageSpec:
     max_total_capacity: int = 1 << 40
     on_demand: bool = False
     state_rows: int = 0
+    page_saving: int = 0
+    sharing: int = 0
     max_sessions: int = 64
     max_queue: int = 4096
     added_width: int = 0
@@ -64,7 +69,8 @@ class StageSpec:
         """Return the reason for which a session cannot be opened; None if it can.
 
         Args:
-            sessions: number of open sessions; taken: cache rows of open sessions and of retained caches.
+            sessions: number of open sessions; taken: cache rows of open sessions and of retained caches, less
+                those that they share.
         """
         name, rows = opened.session, opened.capacity
         reused = 0 if opened.prefix is None else opened.prefix.rows
@@ -74,7 +80,12 @@ class StageSpec:
             return CapacityError(
                 f"session {name} asks for {rows} cache rows; this stage has room for {self.max_capacity}"
             )
-        first = self.held_rows(reused, rows)
+        shared = 0 if opened.prefix is None else opened.prefix.shared
+        if shared > reused or shared % PAGE_ROWS or (shared and not self.page_saving):
+            return ProtocolError(
+                f"session {name} asks for {shared} of {reused} rows in pages of another session"
+            )
+        first = self.held_rows(reused, rows) - shared // PAGE_ROWS * self.page_saving
         if taken + first > self.max_total_capacity:
             return CapacityError(
                 f"session {name} asks for {first} cache rows; this stage has room for "

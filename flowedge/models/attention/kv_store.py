@@ -10,7 +10,8 @@ import torch
 from flowedge.core.errors import BadRequestError
 from flowedge.models.architecture import Architecture
 from flowedge.models.families.parts import KeyHeads
-from flowedge.models.host.lazy_zeros import lazy_zeros
+from flowedge.models.host.lazy_zeros import LEAST_BYTES, lazy_zeros, takes_memory_as_written
+from flowedge.models.host.shared_pages import SharedRows, rows_of_pages
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,6 +40,14 @@ def kv_row_bytes(heads: Iterable[KeyHeads], dtype: torch.dtype, kv: KvFormat = "
     if kv == "int8":
         return sum(2 * own.count * (own.size + torch.float32.itemsize) for own in heads)
     return sum(2 * own.count * own.size * dtype.itemsize for own in heads)
+
+
+def saved_rows(heads: KeyHeads, rows: int, dtype: torch.dtype, kv: KvFormat = "native") -> int:
+    """Return how many rows' memory is saved where a cache has its first `rows` rows of another's memory."""
+    row_bytes = heads.size * (1 if kv == "int8" else dtype.itemsize)
+    if rows % rows_of_pages(row_bytes):
+        return 0
+    return rows * row_bytes * 2 * heads.count // kv_row_bytes([heads], dtype, kv)
 
 
 def session_row_bytes(
@@ -127,6 +136,12 @@ class KeyValueStore(Protocol):
     def copy(self, source: Self, start: int, slots: torch.Tensor | slice) -> None:
         """Copy slots of another store of the same layers to the slots from `start` on, in all layers."""
 
+    def begin_as(self, source: Self, rows: int) -> int:
+        """Make the first rows those of another store, and return how many of them lie in pages of both.
+
+        Nothing may have been written before. Rows that do not fill whole pages of memory are copied.
+        """
+
 
 class _OneTensor:
     """What stores have in common that hold all layers in a tensor."""
@@ -146,7 +161,8 @@ class PlainStore(_OneTensor):
     """Keys and values in the dtype of the block."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> None:
-        self.kv = lazy_zeros(shape, dtype, device)
+        self._rows = SharedRows(shape, dtype, device)
+        self.kv = self._rows.tensor
         # Views of each layer, since making a view takes as long as writing a row.
         self._layers = self.kv.unbind()
         self._keys, self._values = self.kv[:, 0, None].unbind(), self.kv[:, 1, None].unbind()
@@ -191,6 +207,9 @@ class PlainStore(_OneTensor):
     def copy(self, source: PlainStore, start: int, slots: torch.Tensor | slice) -> None:
         _copy_slots(source.kv, self.kv, start, slots)
 
+    def begin_as(self, source: PlainStore, rows: int) -> int:
+        return _begin_as(self._rows, source._rows, rows)
+
 
 class Int8Store(_OneTensor):
     """Keys and values in int8, with a float32 scale for each head of each row, so that rows are independent.
@@ -200,7 +219,8 @@ class Int8Store(_OneTensor):
     """
 
     def __init__(self, shape: tuple[int, ...], device: torch.device | str) -> None:
-        self.kv = lazy_zeros(shape, torch.int8, device)
+        self._rows = SharedRows(shape, torch.int8, device)
+        self.kv = self._rows.tensor
         self.scale = lazy_zeros((*shape[:-1], 1), torch.float32, device)
 
     @property
@@ -246,6 +266,10 @@ class Int8Store(_OneTensor):
     def copy(self, source: Int8Store, start: int, slots: torch.Tensor | slice) -> None:
         _copy_slots(source.kv, self.kv, start, slots)
         _copy_slots(source.scale, self.scale, start, slots)
+
+    def begin_as(self, source: Int8Store, rows: int) -> int:
+        _copy_slots(source.scale, self.scale, 0, slice(0, rows))  # of many rows to a page
+        return _begin_as(self._rows, source._rows, rows)
 
 
 class MixedStore:
@@ -307,10 +331,21 @@ class MixedStore:
         for own, other in zip(self._parts, source._parts, strict=True):
             own.copy(other, start, slots)  # type: ignore[arg-type]  # stores of a block have one format
 
+    def begin_as(self, source: MixedStore, rows: int) -> int:
+        pairs = zip(self._parts, source._parts, strict=True)
+        return min(own.begin_as(other, rows) for own, other in pairs)  # type: ignore[arg-type]  # as in copy
+
 
 def _copy_slots(source: torch.Tensor, stored: torch.Tensor, start: int, slots: torch.Tensor | slice) -> None:
     copied = source[:, :, :, slots] if isinstance(slots, slice) else source.index_select(3, slots)
     stored[:, :, :, start : start + copied.shape[3]] = copied
+
+
+def _begin_as(own: SharedRows, source: SharedRows, rows: int) -> int:
+    """See KeyValueStore.begin_as; rows of little memory, which is taken at once, count as shared."""
+    shared = own.begin_as(source, rows)
+    _copy_slots(source.tensor, own.tensor, shared, slice(shared, rows))
+    return rows if source.takes_memory_at_once or own.takes_memory_at_once else shared
 
 
 def _encoded(keys_values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -329,6 +364,11 @@ def new_store(
     places = [(kinds.index(own), heads[:layer].count(own)) for layer, own in enumerate(heads)]
     parts = list[PlainStore | Int8Store]()
     for kind in kinds:
-        shape = (list(heads).count(kind), 2, kind.count, rows, kind.size)
+        row_bytes = kind.size * (1 if kv == "int8" else dtype.itemsize)
+        ranges = list(heads).count(kind) * 2 * kind.count
+        own_rows = rows
+        if takes_memory_as_written(device) and ranges * rows * row_bytes >= LEAST_BYTES:
+            own_rows += -rows % rows_of_pages(row_bytes)  # takes no memory
+        shape = (list(heads).count(kind), 2, kind.count, own_rows, kind.size)
         parts.append(Int8Store(shape, device) if kv == "int8" else PlainStore(shape, dtype, device))
     return parts[0] if len(parts) == 1 else MixedStore(parts, places)

@@ -25,13 +25,20 @@ def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device 
     Raises:
         MemoryError: when the operating system refuses so much address space.
     """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    if not takes_memory_as_written(device) or num_bytes < LEAST_BYTES:
+    memory = lazy_memory(math.prod(shape) * dtype.itemsize, device)
+    if memory is None:
         return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def lazy_memory(num_bytes: int, device: torch.device | str) -> mmap.mmap | None:
+    """Return memory for `lazy_zeros`; None where memory is taken at once. Raises MemoryError as it does."""
+    if not takes_memory_as_written(device) or num_bytes < LEAST_BYTES:
+        return None
     try:
         memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"{num_bytes} bytes of address space: {error}") from error
     with contextlib.suppress(OSError):  # of a kernel without huge pages
         memory.madvise(mmap.MADV_NOHUGEPAGE)  # one of them would take the rows of many pages
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+    return memory

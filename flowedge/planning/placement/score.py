@@ -59,15 +59,25 @@ def scripted_pipeline(
     make_text: Callable[[], TextStream] = SilentText,
     limits: AdmissionLimits = AdmissionLimits(),  # noqa: B008 (frozen)
     max_positions: int = DraftNodeSpec.max_positions,
+    kept_rows: int = 0,
     **room: Any,
 ) -> VirtualPipeline:
     """Return a pipeline without models, on the virtual clock with the costs of a profile.
 
     Args:
         hits: as for DiceDraft; limits: of the draft node; room: of every stage, fields of StageSpec.
+        kept_rows: as for DraftNodeSpec; 0 switches the reuse of rows off.
     """
     count, place = pipeline.num_stages, pipeline.verification
-    spec = DraftNodeSpec(1, "float32", num_stages=count, verification=place, max_positions=max_positions)
+    spec = DraftNodeSpec(
+        1,
+        "float32",
+        num_stages=count,
+        verification=place,
+        max_positions=max_positions,
+        kept_rows=kept_rows,
+        keeps_drafter=kept_rows > 0,
+    )
     stages = [
         StageSpec(
             is_first=number == 0,

@@ -6,6 +6,7 @@ import pytest
 
 from flowedge.core.messages import CONTEXT, Close, Forget, Open, Prefix
 from tests.engine.rig import Rig, prune, segment
+from tests.support.seams import held_rows
 
 
 def kept(rows: int = 6, **limits: int) -> Rig:
@@ -109,4 +110,56 @@ def test_what_was_computed_for_an_ended_session_is_not_taken_for_the_next_of_its
     rig.receive(Open("s", 20), compute=False)
     assert rig.release() == []
     rig.receive(Close("s"))
+    rig.check_empty()
+
+
+def with_pages(**limits: int) -> Rig:
+    """A rig of a stage that shares pages, with an open session `s` of 150 rows."""
+    rig = Rig(on_demand=True, page_saving=60, sharing=9, **limits)
+    rig.receive(Open("s", 300))
+    rig.receive(segment(first=0, rows=150))
+    return rig
+
+
+def test_shared_pages_count_once_until_no_session_has_them() -> None:
+    rig = with_pages(max_total_capacity=3 * 192)
+    rig.receive(Open("t", 300, prefix=Prefix("s", 140, 128)))
+    rig.receive(segment("t", first=140, rows=10))
+    assert held_rows(rig.stage) == 2 * 192 - 2 * 60
+    rig.receive(Open("u", 300, prefix=Prefix("t", 140, 64)))
+    assert held_rows(rig.stage) == 3 * 192 - 3 * 60
+    rig.receive(Open("v", 300, prefix=Prefix("t", 140, 64)))
+    assert not rig.faults("v"), "it has as many rows more as it does not share"
+    assert held_rows(rig.stage) == 4 * 192 - 4 * 60
+    rig.receive(Close("s", kept=150))
+    rig.receive(Close("t"))
+    assert held_rows(rig.stage) == 3 * 192 - 2 * 60
+    rig.receive(Forget("s"))
+    assert held_rows(rig.stage) == 2 * 192 - 60
+    for name in "uv":
+        rig.receive(Close(name))
+    assert held_rows(rig.stage) == 0
+    rig.check_empty()
+
+
+@pytest.mark.parametrize(("rows", "shared"), [(140, 192), (150, 100), (10, 64)])
+def test_what_is_no_whole_pages_of_rows_is_not_shared(rows: int, shared: int) -> None:
+    rig = with_pages()
+    rig.receive(Open("t", 300, prefix=Prefix("s", rows, shared)))
+    assert rig.faults("t")[0].code == "protocol"
+    for name in "ts":
+        rig.receive(Close(name))
+    rig.check_empty()
+
+
+@pytest.mark.parametrize("shared", [128, 192])
+def test_rows_that_are_to_be_moved_are_not_shared(shared: int) -> None:
+    rig = with_pages()
+    rig.receive(segment(number=1, first=150, rows=40))
+    rig.receive(segment(number=2, first=190, parents=[CONTEXT, CONTEXT, 191], positions=[190, 190, 191]))
+    rig.receive(prune(epoch=1, source_len=193, context=190, accepted=2, retained=[191, 192]))
+    rig.receive(Open("t", 300, prefix=Prefix("s", 192, shared)))
+    assert [fault.code for fault in rig.faults("t")] == ([] if shared == 128 else ["protocol"])
+    for name in "ts":
+        rig.receive(Close(name))
     rig.check_empty()
