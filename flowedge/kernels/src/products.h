@@ -4,9 +4,9 @@
 // number of rows, not on the element's place, not on the number of threads.
 #pragma once
 
-#include "integers.h"
+#include "float_tiles.h"
+#include "integer_tiles.h"
 #include "threads.h"
-#include "tiles.h"
 
 namespace flowedge {
 
@@ -103,9 +103,16 @@ struct FloatKernel {
     }
 };
 
-// How many units the outputs of a linear layer are computed in: blocks of integers, or eight outputs of floats.
+// The outputs that are a unit of work of a linear layer: a block of integers, or a few outputs of floats.
+inline int64_t unit_outputs(const Linear& linear) {
+#if defined(__AMX_INT8__)
+    if (linear.format == BFLOAT16) return TILED_OUTPUTS;
+#endif
+    return linear.format > FLOAT16 ? LANES : 8;
+}
+
 inline int64_t units_of(const Linear& linear) {
-    const int64_t width = linear.format > FLOAT16 ? LANES : 8;
+    const int64_t width = unit_outputs(linear);
     return (linear.out + width - 1) / width;
 }
 
@@ -114,7 +121,7 @@ inline int64_t units_of(const Linear& linear) {
 inline void multiply(const Rows& operand, int64_t first, int64_t rows, const Linear& linear, Range units, float* output,
                      int64_t output_stride) {
     const bool packed = linear.format > FLOAT16;
-    const int64_t unit = packed ? 1 : 8, width = packed ? LANES : 1;
+    const int64_t unit = packed ? 1 : unit_outputs(linear), width = packed ? LANES : 1;
     const int64_t all = (linear.out + width - 1) / width;
     const int64_t start = units.start * unit, stop = std::min(all, units.stop * unit);
     for (int64_t done = 0; done < rows; done += ROW_BLOCK) {
@@ -124,7 +131,7 @@ inline void multiply(const Rows& operand, int64_t first, int64_t rows, const Lin
         auto compute_integers = [&]<Format F>() {
 #if defined(__AMX_INT8__)
             const int64_t tiled = tiled_rows(count);
-            if (tiled) TiledKernel<F>::block(operand, row, tiled, linear, start, stop, to, output_stride);
+            if (tiled) IntegerTiles<F>::block(operand, row, tiled, linear, start, stop, to, output_stride);
             if (tiled == count) return;
             IntegerKernel<F>::block(operand, row + tiled, count - tiled, linear, start, stop,
                                     to + tiled * output_stride, output_stride);
@@ -134,7 +141,11 @@ inline void multiply(const Rows& operand, int64_t first, int64_t rows, const Lin
         };
         switch (linear.format) {
             case FLOAT32: compute(FloatKernel<FLOAT32>::block); break;
+#if defined(__AMX_INT8__)
+            case BFLOAT16: compute(FloatTiles::block); break;
+#else
             case BFLOAT16: compute(FloatKernel<BFLOAT16>::block); break;
+#endif
             case INT8: compute_integers.template operator()<INT8>(); break;
             case INT4: compute_integers.template operator()<INT4>(); break;
             case INT5: compute_integers.template operator()<INT5>(); break;

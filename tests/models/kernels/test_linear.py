@@ -94,9 +94,9 @@ def test_a_product_is_right(build: Build, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_rows_of_floats_have_any_length(build: Build, kind: str) -> None:
-    for width in (1, 7, 33, 250):
+    for width, count in ((1, 5), (7, 5), (33, 5), (250, 40)):
         layer, weights = linear_of(kind, 21, width)
-        rows = inputs(5, width)
+        rows = inputs(count, width)
         right = rows.double() @ weights.T + layer.bias.double()
         assert relative_error(layer(rows), right) < 4e-3, width
 
