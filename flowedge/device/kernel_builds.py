@@ -47,8 +47,16 @@ class Build:
 _AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"}
 
+TILES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
+
 # From the most demanding to the least.
 BUILDS = (
+    Build(
+        "amx",
+        "x86_64",
+        _AVX512 | {"avx512_bf16"} | TILES,
+        ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mamx-int8", "-mamx-bf16"),
+    ),
     Build(
         "avx512bf16",
         "x86_64",

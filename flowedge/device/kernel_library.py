@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import os
 import platform
 from collections.abc import Collection
 from pathlib import Path
 
-from flowedge.device.kernel_builds import Build, builds_of
+from flowedge.device.kernel_builds import TILES, Build, builds_of
 
 VERSION = 10  # of the structures and functions, which the library has to have
 OFF = "FLOWEDGE_NATIVE"  # the environment variable; "off" computes all layers with torch
 
 _FOLDER = Path(__file__).parents[1] / "kernels"
 _CPU_INFO = Path("/proc/cpuinfo")
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) of x86-64 Linux, see Documentation/arch/x86/xstate.rst
+_REQUEST_TILES = (158, 0x1023, 18)
+
+_log = logging.getLogger(__name__)
 
 
 class LibraryError(Exception):
@@ -87,6 +92,17 @@ def cpu_flags(cpu_info: Path = _CPU_INFO) -> frozenset[str]:
     return frozenset()
 
 
+def usable_flags() -> frozenset[str]:
+    """The features of this CPU that the system lets this process use: Linux gives AMX's tiles on request."""
+    flags = cpu_flags()
+    return flags - TILES if flags & TILES and not _get_tiles() else flags
+
+
+def _get_tiles() -> bool:
+    """Ask for AMX's tiles, for all threads of this process; False where the kernel or a sandbox has none."""
+    return bool(ctypes.CDLL(None).syscall(*map(ctypes.c_long, _REQUEST_TILES)) == 0)
+
+
 def opened(path: Path) -> ctypes.CDLL:
     """Load a build.
 
@@ -112,10 +128,12 @@ def _found() -> ctypes.CDLL | str:
     if is_switched_off():
         return f"the environment variable {OFF} is off"
     try:
-        build = fitting_build(platform.machine(), cpu_flags(), _built())
-        return opened(_FOLDER / build.file_name)
+        build = fitting_build(platform.machine(), usable_flags(), _built())
+        found = opened(_FOLDER / build.file_name)
     except LibraryError as error:
         return str(error)
+    _log.info("the kernels' build for CPUs with %s is used", build.name)
+    return found
 
 
 def _built() -> frozenset[str]:

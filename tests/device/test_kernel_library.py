@@ -59,6 +59,21 @@ def test_a_library_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) 
         opened(FOLDER / RUNNING[0].file_name)
 
 
+@pytest.mark.parametrize("build", builds_of(platform.machine()), ids=lambda build: build.name)
+def test_this_machine_runs_the_builds_for_its_cpu(build: library.Build) -> None:
+    """What tests of all builds leave out is seen here, as skipped."""
+    if missing := build.flags - library.usable_flags():
+        pytest.skip(f"this CPU, or its system, has not {', '.join(sorted(missing))}")
+    assert build in RUNNING
+
+
+def test_tiles_that_the_system_refuses_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = builds_of("x86_64")[0]
+    monkeypatch.setattr(library, "cpu_flags", lambda: best.flags)
+    monkeypatch.setattr(library, "_get_tiles", lambda: False)
+    assert fitting_build("x86_64", library.usable_flags(), ALL).name == "avx512bf16"
+
+
 @pytest.mark.skipif(
     platform.machine() not in ("x86_64", "aarch64"), reason="there are no kernels for this CPU"
 )

@@ -22,7 +22,7 @@ FOLDER = Path(library.__file__).parents[1] / "kernels"
 RUNNING = [
     build
     for build in builds_of(platform.machine())
-    if build.flags <= library.cpu_flags() and (FOLDER / build.file_name).exists()
+    if build.flags <= library.usable_flags() and (FOLDER / build.file_name).exists()
 ]
 
 # torch's CPU loops compute whole vectors at a time, and single elements at the end of a thread's share by

@@ -94,9 +94,9 @@ def test_a_product_is_right(build: Build, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_rows_of_floats_have_any_length(build: Build, kind: str) -> None:
-    for width in (1, 7, 33, 250):
+    for width, count in ((1, 5), (7, 5), (33, 5), (250, 40)):
         layer, weights = linear_of(kind, 21, width)
-        rows = inputs(5, width)
+        rows = inputs(count, width)
         right = rows.double() @ weights.T + layer.bias.double()
         assert relative_error(layer(rows), right) < 4e-3, width
 
@@ -105,7 +105,7 @@ def test_rows_of_floats_have_any_length(build: Build, kind: str) -> None:
 def test_groups_have_other_sizes(build: Build, kind: str) -> None:
     for group in (32, 128, 256):
         layer, weights = linear_of(kind, 40, 512, group)
-        rows = inputs(6, 512)
+        rows = inputs(14, 512)
         right = rows.double() @ weights.T + layer.bias.double()
         assert relative_error(layer(rows), right) < 1.5e-2, group
 
@@ -116,7 +116,7 @@ def test_a_row_has_the_same_bits_beside_any_rows_and_with_any_threads(build: Bui
     rows = inputs(ROWS, 2112)
     together = layer(rows)
     assert torch.equal(layer(rows.roll(9, 0)).roll(-9, 0), together)
-    for count in (1, 2, 3, 4, 5, 6, 7, 16, 33):
+    for count in (1, 2, 3, 4, 5, 6, 7, 12, 13, 16, 30, 33):  # tiles take 13 and more
         parts = torch.cat([layer(part) for part in rows.split(count)])
         assert torch.equal(parts, together), count
     for other in (2, 3, 5):
@@ -132,20 +132,21 @@ def test_products_of_integers_have_the_same_bits_in_all_builds(
     for each in RUNNING:
         with kernels_of(each, monkeypatch):
             layer, _ = linear_of(kind, 50, 256)
-            results.append(layer(inputs(9, 256)))
+            results.append(layer(inputs(30, 256)))
     assert all(torch.equal(result, results[0]) for result in results)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_row_that_is_not_finite_stays_so_and_alone(build: Build, kind: str) -> None:
     layer, _ = linear_of(kind, 33, 128)
-    rows = inputs(4, 128)
+    rows = inputs(14, 128)
     healthy = layer(rows)
     for value in (float("nan"), float("inf")):
         rows[2, 77] = value
         found = layer(rows)
         assert not found[2].isfinite().any(), value
-        assert torch.equal(found[[0, 1, 3]], healthy[[0, 1, 3]]), value
+        others = torch.arange(len(rows)) != 2
+        assert torch.equal(found[others], healthy[others]), value
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
