@@ -17,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import flowedge
 from flowedge.core.messages import CONTEXT
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.block.block_drafter import BlockDrafter
 from flowedge.drafting.drafter import Frontier
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
@@ -30,6 +31,7 @@ from flowedge.models.cuda_graphs.static_decoding import BlockDecoding, capture_d
 from flowedge.models.lm_head import LMHead
 from flowedge.planning.measuring import draft_timing, layer_timing
 from flowedge.planning.measuring.layer_timing import RECORDING_RUNS
+from tests.drafting.block_files import save_block_head
 from tests.drafting.mtp_files import make_mtp
 from tests.drafting.trees import extend, predict
 from tests.models.fake_runs import (
@@ -272,6 +274,24 @@ def run_mtp_head(gpu: FakeCuda, directory: Path, family: str, *, static: bool) -
         predict(drafter, "s", growth, Frontier([1, 2], [0, 0], [3, 4]))
 
 
+def run_block_head(gpu: FakeCuda, directory: Path) -> None:
+    with really():
+        make_mtp(directory / "target", "qwen3_5")
+        vocab = int(Checkpoint(directory / "target").config.vocab_size)
+        save_block_head(directory / "head", "dspark", hidden=32, vocab=vocab, windows=True)
+    with gpu.load():
+        checkpoint = Checkpoint(directory / "target")
+        head = LMHead.load(checkpoint, torch.bfloat16, CUDA)
+        target = TargetModel(checkpoint, head, None, torch.bfloat16)
+        drafter = load_drafter((str(directory / "head"),), target)
+    assert isinstance(drafter, BlockDrafter)
+    drafter.open("s", 100, 5)
+    for growth in range(2):
+        extend(drafter, "s", np.zeros((3, 3 * 32), dtype=np.uint16), np.arange(3))
+        predict(drafter, "s", growth, Frontier([0], [-1], [8]))
+        predict(drafter, "s", growth, Frontier([1, 2], [0, 0], [3, 4]))
+
+
 def test_draft_jobs_are_timed(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a profile times them."""
     waits: list[int] = []
@@ -337,6 +357,7 @@ def test_every_module_that_computes_is_run(
     run_last_stage(gpu, SAMPLINGS[-1])
     run_static_draft_node(gpu, tuple(ALL_DRAFTERS.split("+")), SAMPLINGS[-1], tmp_path)
     run_mtp_head(gpu, tmp_path / "mtp", "qwen3_5", static=True)
+    run_block_head(gpu, tmp_path / "block")
     root = Path(flowedge.__file__).parent
     computing = {
         ".".join(("flowedge", *path.relative_to(root).with_suffix("").parts))

@@ -77,8 +77,7 @@ def block_mask(layer: BlockLayer, before: int, size: int, device: torch.device) 
     """What the rows of a block behind `before` rows of text see in a layer: bool [size, before + size]."""
     keys = torch.arange(before + size, device=device)[None]
     rows = torch.arange(before, before + size, device=device)[:, None]
-    last = rows if layer.causal else before + size - 1
-    seen = keys <= last
+    seen = keys <= (rows if layer.causal else torch.full_like(rows, before + size - 1))
     return seen if layer.window is None else seen & (keys > rows - layer.window)
 
 
