@@ -21,6 +21,8 @@ from flowedge.cli.main import run
 from flowedge.core.errors import BadRequestError, CheckpointError
 from flowedge.core.request import DecodeCounters, Request, Tokens
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.block.block_drafter import BlockDrafter
+from flowedge.drafting.block.block_head import BlockHead
 from flowedge.drafting.heads.eagle3_head import Eagle3Head
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
@@ -47,10 +49,12 @@ TRAINING = TrainingSettings(steps=20, batch_tokens=128, max_length=48, learning_
 KINDS = {
     "eagle": (TRAINING, EagleHead),
     "eagle3": (replace(TRAINING, kind="eagle3", draft_vocab=3000, unroll=3), Eagle3Head),
+    "dspark": (replace(TRAINING, kind="dspark", block_size=4, head_layers=2), BlockHead),
 }
 LEARNED = {
     "eagle": (0, 0.9),
     "eagle3": (1, 0.98),
+    "dspark": (1, 0.98),
 }  # which loss of Recorder.losses falls, and below what share
 
 
@@ -116,7 +120,7 @@ def test_the_loss_falls_and_the_head_drafts_losslessly(
     head = LMHead.load(checkpoint)
     tokenizer = load_tokenizer(checkpoint)
     drafter = load_drafter((str(out),), TargetModel(checkpoint, head, tokenizer, torch.float32))
-    assert isinstance(drafter, HeadDrafter) and isinstance(drafter.head, head_class)
+    assert isinstance(drafter, HeadDrafter | BlockDrafter) and isinstance(drafter.head, head_class)
     prompt = tuple(encode_chat(tokenizer, "Count to 7."))
     pipeline = virtual_pipeline(
         checkpoint, [3, 4], FixedCosts(), drafter=drafter, head=head, make_text=NoText

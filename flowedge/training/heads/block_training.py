@@ -40,7 +40,7 @@ class BlockTraining(HeadTraining):
         learnt = int(batch.counted.sum())
         starts = self._starts(batch, learnt, noise)
         with self.products(batch.rows):
-            states = self._predict(batch, starts)
+            states = self.predict(batch, starts)
         leaf = states.detach().requires_grad_()
         # The token of depth d behind a start at position a has position a + 1 + d.
         due = starts[..., None] + 1 + torch.arange(self._depths, device=starts.device)
@@ -69,7 +69,7 @@ class BlockTraining(HeadTraining):
         blocks = max(1, round(ROWS_OF_TOKEN * learnt / len(follows) / self._size))
         return torch.multinomial(follows.float(), blocks, replacement=True, generator=noise)
 
-    def _predict(self, batch: Batch, starts: Tensor) -> Tensor:
+    def predict(self, batch: Batch, starts: Tensor) -> Tensor:
         """The states [texts, blocks, depths, hidden] of blocks that begin at `starts`."""
         head, size = self.head, self._size
         texts, blocks = starts.shape
