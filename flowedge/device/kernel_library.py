@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flowedge.device.kernel_builds import TILES, Build, builds_of
 
-VERSION = 10  # of the structures and functions, which the library has to have
+VERSION = 11  # of the structures and functions, which the library has to have
 OFF = "FLOWEDGE_NATIVE"  # the environment variable; "off" computes all layers with torch
 
 _FOLDER = Path(__file__).parents[1] / "kernels"

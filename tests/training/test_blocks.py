@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from flowedge.core.errors import BadRequestError
-from flowedge.drafting.block.block_pass import BlockStart, add_text, predict_blocks
+from flowedge.drafting.block.block_pass import add_text, predict_blocks
+from flowedge.drafting.block.kernel_blocks import BlockStart
 from flowedge.drafting.heads.head_rows import TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
 from flowedge.training.documents import Batch, TrainingText

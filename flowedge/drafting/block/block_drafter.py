@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,8 @@ from torch import nn
 from flowedge.core.arrays import NO_TOKEN
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.block.block_head import BlockHead
-from flowedge.drafting.block.block_pass import BlockStart, add_text, predict_blocks
+from flowedge.drafting.block.block_pass import add_text, predict_blocks
+from flowedge.drafting.block.kernel_blocks import BlockStart, KernelBlocks
 from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, GrowRequest
 from flowedge.drafting.heads.head_rows import TrueRows
 from flowedge.drafting.heads.head_store import HeadStore
@@ -20,6 +22,7 @@ from flowedge.drafting.heads.store_drafter import StoreDrafter, StoreSession
 from flowedge.drafting.model_drafter import GrownNode, Prediction, rows_of
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.host.copies import to_device
+from flowedge.models.kernels.layer import NoKernelError
 from flowedge.models.lm_head import LMHead
 from flowedge.models.taps import Taps
 
@@ -96,6 +99,10 @@ class BlockDrafter(StoreDrafter[_BlockSession]):
         """Draft with a head; arguments as of StoreDrafter."""
         super().__init__(head, lm_head, embedding, taps, proposals, layers=len(head.layers))
         self.head = head
+        self._depths = head.wiring.depths
+        self._kernels: KernelBlocks | None = None
+        with suppress(NoKernelError):
+            self._kernels = KernelBlocks(head)
 
     @property
     def _draft_rows(self) -> int:
@@ -140,7 +147,7 @@ class BlockDrafter(StoreDrafter[_BlockSession]):
     def _begin_blocks(self, sessions: Sequence[_BlockSession]) -> None:
         """Predict all depths behind the texts of sessions."""
         starts = [BlockStart(state.store, state.tokens[-1], state.true_rows) for state in sessions]
-        found = predict_blocks(self.head, self._embedding, starts)
+        found = predict_blocks(self.head, self._embedding, starts, self._kernels)
         positions = [[start.position + 1 + depth for depth in range(self._depths)] for start in starts]
         marginals = self._predictions(list(zip(sessions, found, positions, strict=True)))
         for state, start, states, each in zip(sessions, starts, found, marginals, strict=True):
@@ -168,7 +175,3 @@ class BlockDrafter(StoreDrafter[_BlockSession]):
     def _beyond(self, state: _BlockSession, frontier: Frontier) -> list[int]:
         """The places of the nodes below which the block predicts nothing."""
         return [place for place, node in enumerate(frontier.nodes) if state.nodes[node].row >= self._depths]
-
-    @property
-    def _depths(self) -> int:
-        return self.head.wiring.depths

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -12,26 +11,13 @@ from torch import nn
 
 from flowedge.drafting.block.block_head import BlockHead
 from flowedge.drafting.block.block_settings import BlockLayer
+from flowedge.drafting.block.kernel_blocks import BlockStart, KernelBlocks
 from flowedge.drafting.heads.draft_head import CachedAttention, KeyValueViews
 from flowedge.drafting.heads.head_forward import HeadAttention
 from flowedge.drafting.heads.head_rows import TrueRows
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.models.host.copies import to_device
 from flowedge.models.rotary import Angles
-
-
-@dataclass(frozen=True, eq=False)
-class BlockStart:
-    """Where the block of a session begins.
-
-    Attributes:
-        token: the last token of the text.
-        position: its position; the rows of the text before it are stored.
-    """
-
-    store: HeadStore
-    token: int
-    position: int
 
 
 def add_text(head: BlockHead, parts: Sequence[tuple[HeadStore, TrueRows]]) -> None:
@@ -48,9 +34,15 @@ def add_text(head: BlockHead, parts: Sequence[tuple[HeadStore, TrueRows]]) -> No
 
 
 def predict_blocks(
-    head: BlockHead, embedding: nn.Embedding, starts: Sequence[BlockStart]
+    head: BlockHead,
+    embedding: nn.Embedding,
+    starts: Sequence[BlockStart],
+    kernels: KernelBlocks | None = None,
 ) -> list[torch.Tensor]:
-    """Return the states [depths, hidden] whose logits predict the tokens behind each start, by depth."""
+    """Return the states [depths, hidden] whose logits predict the tokens behind each start, by depth.
+
+    kernels: of the head; None where torch computes it.
+    """
     wiring = head.wiring
     size, count = wiring.size, len(starts)
     tokens = np.full((count, size), wiring.mask_token, dtype=np.int64)
@@ -59,6 +51,9 @@ def predict_blocks(
     device = starts[0].store.device
     token, place = to_device(device, tokens.ravel(), positions.ravel())
     embedded = embedding(token).to(starts[0].store.sizes.dtype)
+    if kernels is not None:
+        computed = kernels.predict(embedded, starts)
+        return list(computed.view(count, size, -1)[:, size - wiring.depths :])
     rotation = head.rotation(embedded, place)
     bounds = [(row, row + size) for row in range(0, count * size, size)]
     masks = {

@@ -12,7 +12,7 @@ from torch import nn
 
 from flowedge.core.arrays import IntArray
 from flowedge.device.kernel_library import missing_reason
-from flowedge.drafting.heads.draft_head import StepHead
+from flowedge.drafting.heads.draft_head import DraftHead
 from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_rows import HeadRows
 from flowedge.drafting.heads.head_store import HeadStore
@@ -54,9 +54,13 @@ class KernelHead:
         self._fc = _kernel_linear(head.fc)
         self._kept: list[object] = []  # the owners of the memory that the layer refers to
         # Not a method of this object, which would refer to itself and keep its weights until a collection.
-        self._rotations = RotationTable(partial(_rotation_of, head), self._dtype)
+        self._rotations = RotationTable(partial(rotation_of, head, 1), self._dtype)
         is_decoder = isinstance(head, MtpHead)
-        fields = self._of_decoder(layer) if is_decoder else self._of_eagle(layer, head.config)
+        fields = (
+            self._of_decoder(layer)
+            if is_decoder
+            else head_layer_fields(layer, head.config, self._dtype, self._kept)
+        )
         self._layers = (ctypes.POINTER(LayerFields) * 1)(ctypes.pointer(fields))
 
     def _of_decoder(self, layer: DecoderLayer) -> LayerFields:
@@ -64,29 +68,6 @@ class KernelHead:
         kernel = KernelLayer(layer, self._dtype, None, rotated)
         self._kept.append(kernel)
         return kernel.structure
-
-    def _of_eagle(self, layer: Any, config: Any) -> LayerFields:
-        attention, mlp, norm = layer.self_attn, layer.mlp, layer.post_attention_layernorm.weight.float()
-        self._kept.append(norm)
-        return LayerFields(
-            hidden=config.hidden_size,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads or config.num_attention_heads,
-            head_size=attention.head_dim,
-            rotated=attention.head_dim,
-            scaling=attention.head_dim**-0.5,
-            epsilon=config.rms_norm_eps,
-            residual=1.0,
-            format=FORMATS[self._dtype],
-            mlp_norm=pointer(norm),
-            qkv=(LinearFields * 3)(
-                *map(self._linear, (attention.q_proj, attention.k_proj, attention.v_proj))
-            ),
-            gate_up=(LinearFields * 2)(*map(self._linear, (mlp.gate_proj, mlp.up_proj))),
-            output=self._linear(attention.o_proj),
-            down=self._linear(mlp.down_proj),
-            intermediate=config.intermediate_size,
-        )
 
     def predict(
         self, embedded: torch.Tensor, states: torch.Tensor, parts: Sequence[tuple[HeadRows, HeadStore]]
@@ -123,26 +104,80 @@ class KernelHead:
             CacheFields(FORMATS[self._dtype], keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1])
         )
 
-    def _linear(self, linear: Any) -> LinearFields:
+
+def head_layer_fields(layer: Any, config: Any, dtype: torch.dtype, kept: list[object]) -> LayerFields:
+    """A layer with the attention and the MLP of draft heads, as the kernels are told.
+
+    Args:
+        config: that of the head; dtype: of hidden rows.
+        kept: is given the owners of the memory that the structure refers to.
+    """
+    attention, mlp = layer.self_attn, layer.mlp
+
+    def told(linear: Any) -> LinearFields:
         own = _kernel_linear(linear)
-        self._kept.append(own)
+        kept.append(own)
         return own.structure
 
+    fields = LayerFields(
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads or config.num_attention_heads,
+        head_size=attention.head_dim,
+        rotated=attention.head_dim,
+        scaling=attention.head_dim**-0.5,
+        epsilon=config.rms_norm_eps,
+        residual=1.0,
+        format=FORMATS[dtype],
+        qkv=(LinearFields * 3)(*map(told, (attention.q_proj, attention.k_proj, attention.v_proj))),
+        gate_up=(LinearFields * 2)(*map(told, (mlp.gate_proj, mlp.up_proj))),
+        output=told(attention.o_proj),
+        down=told(mlp.down_proj),
+        intermediate=config.intermediate_size,
+    )
+    norms = {
+        "input_norm": getattr(layer, "input_layernorm", None),
+        "query_norm": attention.q_norm,
+        "key_norm": attention.k_norm,
+        "mlp_norm": layer.post_attention_layernorm,
+    }
+    for name, norm in norms.items():
+        if norm is not None:
+            factor = norm.weight.float()
+            kept.append(factor)
+            setattr(fields, name, pointer(factor))
+    return fields
 
-def _rotation_of(head: StepHead, positions: torch.Tensor, _: IntArray, dtype: torch.dtype) -> list[Rotation]:
-    return [Rotation(*head.rotation(torch.empty(0, dtype=dtype), positions))]
+
+def rotation_of(
+    head: DraftHead, layers: int, positions: torch.Tensor, _: IntArray, dtype: torch.dtype
+) -> list[Rotation]:
+    """The rotation of positions in each layer of a head, as of RotationTable."""
+    return [Rotation(*head.rotation(torch.empty(0, dtype=dtype), positions))] * layers
 
 
 def _no_kernels_reason(head: EagleHead | MtpHead) -> str:
     """Return why torch has to compute a head, but for what its KernelLayer says; empty where kernels can."""
-    if next(head.fc.parameters()).device.type != "cpu":
+    if reason := no_head_reason(head):
+        return reason
+    if isinstance(head, MtpHead):
+        return _no_product_reason(head.fc)
+    return no_layer_reason(head)
+
+
+def no_head_reason(head: DraftHead) -> str:
+    """Return why torch has to compute a head, whatever its layers are; empty where kernels can."""
+    if next(head.parameters()).device.type != "cpu":
         return "its weights are not in the host's memory"
     if missing := missing_reason():
         return missing
     if fixed_rope_length(head.config) is not None:
         return "its rotary angles depend on the length of the text"
-    if isinstance(head, MtpHead):
-        return _no_product_reason(head.fc)
+    return ""
+
+
+def no_layer_reason(head: DraftHead) -> str:
+    """As `no_head_reason`, of a head with layers as of `head_layer_fields`."""
     if head.config.hidden_act != _ACTIVATION:
         return f"there is no kernel for its activation {head.config.hidden_act}"
     return _no_product_reason(head)

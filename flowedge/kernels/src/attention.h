@@ -147,12 +147,14 @@ inline void attend(const float* queries, int64_t query_stride, float* output, in
     auto seen_from = [&](int64_t m) {
         return heads.window ? std::max<int64_t>(0, paths.positions[m] - heads.window + 1) : 0;
     };
+    // A row sees the positions up to its own, or `linear` of them where these are more, as in a draft head's block.
+    auto seen_to = [&](int64_t m) { return std::max(paths.positions[m] + 1, paths.linear[m]); };
     for (int64_t m = row; m < row + count; m++) {
         for (int64_t g = 0; g < group; g++)
             std::memcpy(room.queries + ((m - row) * group + g) * width,
                         queries + m * query_stride + (head * group + g) * size, size * sizeof(float));
         low = std::min(low, seen_from(m));
-        high = std::max(high, paths.positions[m] + 1);
+        high = std::max(high, seen_to(m));
     }
     for (int64_t i = 0; i < count * group; i++) {
         room.largest[i] = heads.sinks ? heads.sinks[head * group + i % group] : HIDDEN;
@@ -167,7 +169,7 @@ inline void attend(const float* queries, int64_t query_stride, float* output, in
         int64_t shared = 0;  // keys of the chunk that are in the common memory
         for (int64_t m = row; m < row + count; m++) {
             const int64_t first = std::max(seen_from(m), chunk) - chunk;
-            const int64_t stop = std::min(paths.positions[m] + 1, chunk + CHUNK) - chunk;
+            const int64_t stop = std::min(seen_to(m), chunk + CHUNK) - chunk;
             if (first >= stop) continue;
             float *keys = room.keys, *values = room.values;
             const int64_t in_place = std::min(stop, std::max<int64_t>(0, paths.linear[m] - chunk));

@@ -9,7 +9,7 @@ using namespace flowedge;
 extern "C" {
 
 // Changes with every change of a structure or function; the caller compares it.
-EXPORTED int flowedge_version() { return 10; }
+EXPORTED int flowedge_version() { return 11; }
 
 // Computes the consecutive layers [first, stop) for the rows of `run`.
 EXPORTED void flowedge_layers(const Layer* const* layers, int64_t first, int64_t stop, const Run* run, int threads) {

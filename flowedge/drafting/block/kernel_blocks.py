@@ -1,0 +1,93 @@
+"""The layers of a block head over blocks, computed by the compiled kernels."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from flowedge.drafting.block.block_head import BlockHead
+from flowedge.drafting.heads.head_store import HeadStore
+from flowedge.drafting.heads.kernel_head import (
+    head_layer_fields,
+    no_head_reason,
+    no_layer_reason,
+    rotation_of,
+)
+from flowedge.models.kernels.block import MOST_ROWS
+from flowedge.models.kernels.layer import NoKernelError
+from flowedge.models.kernels.rotation_table import RotationTable
+from flowedge.models.kernels.row_paths import RowPaths
+from flowedge.models.kernels.run import KernelRows, KernelRun
+from flowedge.models.kernels.structures import FORMATS, CacheFields, LayerFields
+
+
+@dataclass(frozen=True, eq=False)
+class BlockStart:
+    """Where the block of a session begins.
+
+    Attributes:
+        token: the last token of the text.
+        position: its position; the rows of the text before it are stored.
+    """
+
+    store: HeadStore
+    token: int
+    position: int
+
+
+class KernelBlocks:
+    """A block head's layers as the kernels read them."""
+
+    def __init__(self, head: BlockHead) -> None:
+        """Use the memory of a head.
+
+        Raises:
+            NoKernelError: when torch has to compute the head.
+        """
+        reason = no_head_reason(head) or _no_layers_reason(head)
+        if reason:
+            raise NoKernelError(reason)
+        self._head = head  # the owner of the memory
+        self._causal = head.wiring.layers[0].causal
+        self._dtype = head.norm.weight.dtype
+        self._kept: list[object] = []
+        self._rotations = RotationTable(partial(rotation_of, head, len(head.layers)), self._dtype)
+        fields = [head_layer_fields(each, head.config, self._dtype, self._kept) for each in head.layers]
+        self._layers = (ctypes.POINTER(LayerFields) * len(fields))(*map(ctypes.pointer, fields))
+
+    def predict(self, embedded: torch.Tensor, starts: Sequence[BlockStart]) -> torch.Tensor:
+        """Return the states [blocks * size, hidden] of blocks whose tokens have these embeddings."""
+        hidden, size = embedded.to(self._dtype, copy=True), self._head.wiring.size
+        together = max(MOST_ROWS // size, 1)
+        for first in range(0, len(starts), together):
+            sessions = [self._rows(start, size) for start in starts[first : first + together]]
+            rows = hidden[first * size : (first + len(sessions)) * size]
+            KernelRun(self._layers, self._rotations, rows, sessions).compute(0, len(self._layers))
+        states: torch.Tensor = self._head.norm(hidden)
+        return states
+
+    def _rows(self, start: BlockStart, size: int) -> KernelRows:
+        positions = np.arange(start.position, start.position + size)
+        seen = positions + 1 if self._causal else np.full_like(positions, start.position + size)
+        paths = RowPaths(positions, seen, np.zeros_like(positions), positions[:0])
+        return KernelRows(paths, start.position, self._caches(start.store))
+
+    def _caches(self, store: HeadStore) -> ctypes.Array[CacheFields]:
+        fields = [
+            CacheFields(FORMATS[self._dtype], keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1])
+            for keys, values in store.kv
+        ]
+        return (CacheFields * len(fields))(*fields)
+
+
+def _no_layers_reason(head: BlockHead) -> str:
+    """Return why torch has to compute the layers of a head; empty where kernels can."""
+    kinds = {*head.wiring.layers}
+    if len(kinds) > 1 or any(layer.window is not None for layer in kinds):
+        return "its layers see parts of the text"
+    return no_layer_reason(head)
