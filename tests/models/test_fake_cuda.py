@@ -67,6 +67,7 @@ ELSEWHERE = {
     "flowedge.models.recurrent.recurrent_layer": "declares what a layer asks",
     "flowedge.drafting.draft_quant": "names formats",
     "flowedge.drafting.drafter_memory": "counts bytes",
+    "flowedge.drafting.block.kernel_blocks": "serves CPUs",
     "flowedge.drafting.heads.kernel_head": "serves CPUs",
     "flowedge.models.check.compute_probe": "tries a real device",
     "flowedge.models.exact.self_test_attention": "compares the bits of a real device",

@@ -17,8 +17,8 @@ class RowPaths:
 
     Attributes:
         positions: int64 [rows].
-        linear: int64 [rows]; below this position, the slot is the position. A row with more of them than its own
-            position sees these too.
+        linear: int64 [rows]; below this position, the slot is the position. Beyond its own position, a row
+            sees these too.
         offsets: int64 [rows], the index in `slots` of the slot of position `linear`.
         slots: int64, the slots of each row from position `linear` to the row itself.
     """
