@@ -19,6 +19,10 @@ from tests.support.scheduling import Units, shared, slow_first
 
 pytest_plugins = ["tests.support.costs"]
 
+# Torch's products of bfloat16 by AMX have other bits for some numbers of rows so rarely that the self-test of
+# exact blocks may miss it. FlowEdge's kernels compute on CPUs; where torch computes here, AMX is not used.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

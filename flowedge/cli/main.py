@@ -69,7 +69,7 @@ _HELP = {
     "demo": "Show a pipeline on this machine: agents that find each other, answers, and their check.",
     "profile": "Measure devices and the links between them; write profiles and a scenario that runs on them.",
     "count-tokens": "Count the tokens of answers, by which drafters choose what to propose.",
-    "train-drafter": "Train an EAGLE head for a target; the same command continues after an interruption.",
+    "train-drafter": "Train a draft head for a target; the same command continues after an interruption.",
 }
 _FIRST_COMMANDS = (
     Entry("flowedge demo", "See a pipeline on this machine."),

@@ -114,7 +114,7 @@ def head_layer_fields(layer: Any, config: Any, dtype: torch.dtype, kept: list[ob
     """
     attention, mlp = layer.self_attn, layer.mlp
 
-    def told(linear: Any) -> LinearFields:
+    def fields_of(linear: Any) -> LinearFields:
         own = _kernel_linear(linear)
         kept.append(own)
         return own.structure
@@ -129,10 +129,10 @@ def head_layer_fields(layer: Any, config: Any, dtype: torch.dtype, kept: list[ob
         epsilon=config.rms_norm_eps,
         residual=1.0,
         format=FORMATS[dtype],
-        qkv=(LinearFields * 3)(*map(told, (attention.q_proj, attention.k_proj, attention.v_proj))),
-        gate_up=(LinearFields * 2)(*map(told, (mlp.gate_proj, mlp.up_proj))),
-        output=told(attention.o_proj),
-        down=told(mlp.down_proj),
+        qkv=(LinearFields * 3)(*map(fields_of, (attention.q_proj, attention.k_proj, attention.v_proj))),
+        gate_up=(LinearFields * 2)(*map(fields_of, (mlp.gate_proj, mlp.up_proj))),
+        output=fields_of(attention.o_proj),
+        down=fields_of(mlp.down_proj),
         intermediate=config.intermediate_size,
     )
     norms = {

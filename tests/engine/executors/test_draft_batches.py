@@ -17,6 +17,7 @@ from flowedge.core.grammar import GrammarSource
 from flowedge.core.sampling import LogitRules, RuledPath, SamplingParams, Walk
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix, GrowRequest
 from flowedge.drafting.heads.head_drafter import HeadDrafter
+from flowedge.drafting.heads.store_drafter import StoreDrafter
 from flowedge.engine.activity import DRAFT, VERIFY, job_activity
 from flowedge.engine.executors.head_executor import HeadExecutor
 from flowedge.engine.jobs import (
@@ -214,7 +215,7 @@ def test_without_memory_for_a_batch_its_jobs_are_run_in_turn(
         return grow(requests)
 
     monkeypatch.setattr(
-        drafter, "_logits", _once(out_of_memory, vars(HeadDrafter)["_logits"].__get__(drafter))
+        drafter, "_logits", _once(out_of_memory, vars(StoreDrafter)["_logits"].__get__(drafter))
     )
     monkeypatch.setattr(drafter, "grow", grow_some)
     outcomes = together.run(DraftBatch(jobs))

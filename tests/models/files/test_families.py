@@ -22,7 +22,7 @@ from tests.models.pipeline import Pipeline, never
 from tests.models.tiny_families import LAYERS, TINY, VOCAB, make_multimodal, make_tiny
 from tests.support.breadth import dealt_diagonally
 
-ATOL = 5e-5
+ATOL = 2e-4  # CPUs differ by rounding, which the states of recurrent layers carry on
 TEXT = np.random.default_rng(5).integers(3, VOCAB, 44).tolist()
 PROMPT = 21  # tokens of TEXT, more than two windows
 NEW_TOKENS = 12  # more than a window
