@@ -65,13 +65,9 @@ class _BlockSession(StoreSession):
         states[rows.first : rows.stop] = 0
         if block is not None:
             # The row of token t leads to token t + 1, and its state predicts the token after that.
-            depths = np.arange(rows.first, rows.stop) + 1 - block.position
-            known = (depths >= 0) & (depths < len(block.states))
-            if known.any():
-                first = rows.first + int(np.argmax(known))
-                depth = int(depths[known][0])
-                count = int(known.sum())
-                states[first : first + count] = block.states[depth : depth + count]
+            depth = rows.first + 1 - block.position
+            known = block.states[depth : depth + rows.count]
+            states[rows.first : rows.first + len(known)] = known
         self.set_true_rows(rows.stop)
 
     def add_nodes(self, frontier: Frontier) -> None:
@@ -125,12 +121,7 @@ class BlockDrafter(StoreDrafter[_BlockSession]):
         extended: Sequence[tuple[_BlockSession, GrowRequest]],
         grown: Sequence[tuple[_BlockSession, Frontier]],
     ) -> None:
-        added: list[tuple[_BlockSession, TrueRows]] = []
-        for state, request in extended:
-            assert request.features is not None and request.next_tokens is not None, "as checked"
-            rows = self._true_rows(state, request.features, request.next_tokens)
-            if rows is not None:
-                added.append((state, rows))
+        added = self._true_rows(extended)
         if added:
             add_text(self.head, [(state.store, rows) for state, rows in added])
         for state, rows in added:

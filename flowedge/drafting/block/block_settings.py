@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.drafting.heads.head_settings import KIND_KEY, check_neutral
+from flowedge.drafting.heads.head_settings import KIND_KEY, check_neutral, number_of
 from flowedge.models.taps import Taps, check_taps
 
 DFLASH, DSPARK = "DFlashDraftModel", "Qwen3DSparkModel"
@@ -93,10 +93,10 @@ class BlockWiring:
         check_neutral(settings, _NEUTRAL, path, "")
         check_neutral(own, _NEUTRAL, path, f"{OF_DFLASH}.")
         both = {**settings, **own}
-        size = _number(both, "block_size", path, 2)
+        size = number_of(both, "block_size", path, 2)
         masks = [name for name in _MASKS if both.get(name) is not None]
-        mask = _number(both, masks[0] if masks else _MASKS[0], path, 0)
-        rank = _number(both, "markov_rank", path, 0) if both.get("markov_rank") else 0
+        mask = number_of(both, masks[0] if masks else _MASKS[0], path, 0)
+        rank = number_of(both, "markov_rank", path, 0) if both.get("markov_rank") else 0
         shifted = both.get("sample_from_anchor", both.get("draft_shift"))
         if shifted is None:
             shifted = kind == DSPARK and KIND_KEY not in settings
@@ -108,7 +108,7 @@ class BlockWiring:
             _layers(both, path),
             bool(shifted),
             rank,
-            _number(settings, "draft_vocab_size", path, 1) if own_vocab else None,
+            number_of(settings, "draft_vocab_size", path, 1) if own_vocab else None,
         )
 
     def tapped(self, num_layers: int, path: Path) -> Taps:
@@ -168,7 +168,7 @@ def _taps(settings: Mapping[str, Any], path: Path) -> Taps:
 
 
 def _layers(settings: Mapping[str, Any], path: Path) -> tuple[BlockLayer, ...]:
-    count = _number(settings, "num_hidden_layers", path, 1)
+    count = number_of(settings, "num_hidden_layers", path, 1)
     types = settings.get("layer_types") or ["full_attention"] * count
     known = {"full_attention", _SLIDING}
     if not isinstance(types, list) or len(types) != count or not known.issuperset(types):
@@ -176,14 +176,7 @@ def _layers(settings: Mapping[str, Any], path: Path) -> tuple[BlockLayer, ...]:
     said = next((bool(settings[name]) for name in _CAUSAL if settings.get(name) is not None), None)
     if settings.get("sliding_window_non_causal"):
         said = bool(said)
-    window = _number(settings, "sliding_window", path, 1) if _SLIDING in types else None
+    window = number_of(settings, "sliding_window", path, 1) if _SLIDING in types else None
     full = BlockLayer(bool(said))
     sliding = BlockLayer(True if said is None else said, window)
     return tuple(sliding if each == _SLIDING else full for each in types)
-
-
-def _number(settings: Mapping[str, Any], name: str, path: Path, least: int) -> int:
-    value = settings.get(name)
-    if type(value) is not int or value < least:
-        raise CheckpointError(f"{path}: {name} is {value!r:.80}, not a number of {least} or more")
-    return value

@@ -13,6 +13,7 @@ import torch
 from flowedge.drafting.block.block_head import BlockHead
 from flowedge.drafting.heads.head_store import HeadStore
 from flowedge.drafting.heads.kernel_head import (
+    cache_fields,
     head_layer_fields,
     no_head_reason,
     no_layer_reason,
@@ -23,7 +24,7 @@ from flowedge.models.kernels.layer import NoKernelError
 from flowedge.models.kernels.rotation_table import RotationTable
 from flowedge.models.kernels.row_paths import RowPaths
 from flowedge.models.kernels.run import KernelRows, KernelRun
-from flowedge.models.kernels.structures import FORMATS, CacheFields, LayerFields
+from flowedge.models.kernels.structures import LayerFields
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +76,7 @@ class KernelBlocks:
         positions = np.arange(start.position, start.position + size)
         seen = positions + 1 if self._causal else np.full_like(positions, start.position + size)
         paths = RowPaths(positions, seen, np.zeros_like(positions), positions[:0])
-        return KernelRows(paths, start.position, self._caches(start.store))
-
-    def _caches(self, store: HeadStore) -> ctypes.Array[CacheFields]:
-        fields = [
-            CacheFields(FORMATS[self._dtype], keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1])
-            for keys, values in store.kv
-        ]
-        return (CacheFields * len(fields))(*fields)
+        return KernelRows(paths, start.position, cache_fields(start.store))
 
 
 def _no_layers_reason(head: BlockHead) -> str:

@@ -22,7 +22,7 @@ from flowedge.drafting.heads.head_files import (
     read_tensors,
     write_head,
 )
-from flowedge.drafting.heads.head_settings import CONFIG_NAME, Eagle3Wiring, read_settings
+from flowedge.drafting.heads.head_settings import CONFIG_NAME, Eagle3Wiring, number_of, read_settings
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.files.decoder_configs import LlamaDecoderConfig
 from flowedge.models.row_functions import RmsNorm
@@ -124,11 +124,13 @@ class Eagle3Head(StepHead):
 
 def load_eagle3_head(directory: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> Eagle3Head:
     """Load a published EAGLE-3 checkpoint folder, for evaluation and with weights in `dtype`."""
-    settings = read_settings(directory)
-    wiring = Eagle3Wiring.of(settings, directory / CONFIG_NAME)
+    path, settings = directory / CONFIG_NAME, read_settings(directory)
+    wiring = Eagle3Wiring.of(settings, path)
     config = llama_config(settings, directory, KIND)
-    draft_vocab = _size(settings, "draft_vocab_size", config.vocab_size, directory)
-    target_hidden = _size(settings, "target_hidden_size", config.hidden_size, directory)
+    draft_vocab = number_of({"draft_vocab_size": config.vocab_size} | settings, "draft_vocab_size", path, 1)
+    target_hidden = number_of(
+        {"target_hidden_size": config.hidden_size} | settings, "target_hidden_size", path, 1
+    )
     stored = read_tensors(directory)
     tensors = {name.replace("layers.0.", "midlayer.", 1): tensor for name, tensor in stored.items()}
     del stored  # so that tensors are freed one by one
@@ -155,13 +157,6 @@ def save_eagle3_head(head: Eagle3Head, directory: Path) -> None:
     sizes = {"draft_vocab_size": len(head.d2t), "target_hidden_size": head.target_hidden_size}
     settings = sizes | head.wiring.settings
     write_head(directory, head.config, settings, {**head.state_dict(), MASK_KEY: mask})
-
-
-def _size(settings: dict[str, object], name: str, default: int, directory: Path) -> int:
-    value = settings.get(name, default)
-    if type(value) is not int or value < 1:
-        raise CheckpointError(f"{directory / CONFIG_NAME}: {name} is {value!r}, not a number of 1 or more")
-    return value
 
 
 def check_maps(offsets: Tensor, mask: Tensor | None, vocab: int, directory: Path) -> None:

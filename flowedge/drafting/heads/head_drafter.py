@@ -158,12 +158,7 @@ class HeadDrafter(StoreDrafter[_HeadSession]):
         extended: Sequence[tuple[_HeadSession, GrowRequest]],
         grown: Sequence[tuple[_HeadSession, Frontier]],
     ) -> None:
-        true_rows: list[tuple[_HeadSession, TrueRows]] = []
-        for state, request in extended:
-            assert request.features is not None and request.next_tokens is not None, "as checked"
-            rows = self._true_rows(state, request.features, request.next_tokens)
-            if rows is not None:
-                true_rows.append((state, rows))
+        true_rows = self._true_rows(extended)
         grown_rows = [(state, frontier, state.grown_rows(frontier)) for state, frontier in grown]
         for state, _, below in grown_rows:
             self._free_rows(state, below.stop)

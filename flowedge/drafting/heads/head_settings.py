@@ -188,3 +188,11 @@ def check_neutral(
         value = settings.get(name)
         if value is not None and value not in values:
             raise CheckpointError(f"{path} sets {within}{name} to {value!r:.80}, which is not supported")
+
+
+def number_of(settings: Mapping[str, Any], name: str, path: Path, least: int) -> int:
+    """Return a setting that is a whole number of `least` or more. Raises CheckpointError for others."""
+    value = settings.get(name)
+    if type(value) is not int or value < least:
+        raise CheckpointError(f"{path}: {name} is {value!r:.80}, not a number of {least} or more")
+    return value

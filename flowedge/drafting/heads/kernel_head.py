@@ -88,7 +88,7 @@ class KernelHead:
                 if stop + part.stop - part.start > first + MOST_ROWS:
                     self._compute(hidden[first:stop], together)
                     first, together = stop, []
-                together.append(KernelRows(_rows_of(paths, part), rows.first + start, self._caches(store)))
+                together.append(KernelRows(_rows_of(paths, part), rows.first + start, cache_fields(store)))
                 stop += part.stop - part.start
         self._compute(hidden[first:stop], together)
         return self._head.finished(hidden)
@@ -98,11 +98,15 @@ class KernelHead:
         run = KernelRun(self._layers, self._rotations, hidden, sessions)
         run.compute(0, 1)
 
-    def _caches(self, store: HeadStore) -> ctypes.Array[CacheFields]:
-        keys, values = store.kv[0]
-        return (CacheFields * 1)(
-            CacheFields(FORMATS[self._dtype], keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1])
-        )
+
+def cache_fields(store: HeadStore) -> ctypes.Array[CacheFields]:
+    """The keys and values of a session in each layer of a head, as the kernels are told."""
+    form = FORMATS[store.sizes.dtype]
+    fields = [
+        CacheFields(form, keys.data_ptr(), values.data_ptr(), None, None, keys.shape[1])
+        for keys, values in store.kv
+    ]
+    return (CacheFields * len(fields))(*fields)
 
 
 def head_layer_fields(layer: Any, config: Any, dtype: torch.dtype, kept: list[object]) -> LayerFields:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -12,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import DraftPrefix, GrowRequest
 from flowedge.drafting.heads.draft_head import DraftHead
@@ -157,14 +157,17 @@ class StoreDrafter(ModelDrafter[S]):
         if request.next_tokens is not None and request.features is None:
             raise ValueError(f"session {request.session}: a draft head drafts from features")
 
-    def _true_rows(self, state: S, features: Payload, next_tokens: IntArray) -> TrueRows | None:
-        """Note tokens that follow the text, and return their rows, if there are any."""
-        state.discard_growth()
-        if not len(next_tokens):
-            return None
-        rows = TrueRows.at(state.true_rows, features, np.asarray(next_tokens))
-        self._note(state, rows.first, rows.tokens)
-        return rows
+    def _true_rows(self, extended: Sequence[tuple[S, GrowRequest]]) -> list[tuple[S, TrueRows]]:
+        """Note the tokens that follow the texts of sessions, and return the rows of those that have any."""
+        found: list[tuple[S, TrueRows]] = []
+        for state, request in extended:
+            assert request.features is not None and request.next_tokens is not None, "as checked"
+            state.discard_growth()
+            if len(request.next_tokens):
+                rows = TrueRows.at(state.true_rows, request.features, np.asarray(request.next_tokens))
+                self._note(state, rows.first, rows.tokens)
+                found.append((state, rows))
+        return found
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._model.draft_logits(hidden, self._proposals)
