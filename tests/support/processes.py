@@ -334,7 +334,11 @@ class _Spawned:
             return None
 
     def close_input(self) -> None:
+        """Close it once nobody reads it: an agent forked for a program that was killed would end in order."""
         assert self._process.stdin is not None
+        readers = select.poll()
+        readers.register(self._process.stdin, 0)  # tells of an error alone: the end of the last reader
+        assert readers.poll(STOP_S * 1000), "a process that was started by one that has ended still runs"
         self._process.stdin.close()
 
 

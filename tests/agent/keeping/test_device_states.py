@@ -174,7 +174,7 @@ def test_a_device_that_stays_half_connected_is_tried_in_vain(
     with shelf.client() as client:
         told_of(client, partial(half_connect, network))
         with_spare = list(client.describe().stage_addresses)
-        shelf.draft_node.line("it is set up again with the stages that were asked for")
+        shelf.draft_node.line("its stages are back")
         client.await_ready(60)
         await_that(lambda: list(client.describe().stage_addresses) == with_spare, "the spare is not used")
         assert client.generate("Hi", max_new_tokens=3).result().text
