@@ -84,10 +84,13 @@ class StageTime:
     Attributes:
         rows: of the forward in which it computed the segment's rows, those of other sessions included; 0
             where it computed none.
+        seconds: of that forward.
+        waited: seconds that the segment waited there until the forward began.
     """
 
     rows: int
     seconds: float
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +111,7 @@ class Segment:
         drawn: int64 [n], the token drawn after each row that the last stage has found on the target's path,
             NO_TOKEN for other rows; None where it does not draw.
         stage_times: of each stage on the way so far.
+        arrived: when it arrived on the device that has it, in seconds of its clock; not a part of frames.
     """
 
     session: str
@@ -121,6 +125,7 @@ class Segment:
     tokens: IntArray | None = None
     drawn: IntArray | None = None
     stage_times: tuple[StageTime, ...] = ()
+    arrived: float = 0.0
 
     @property
     def num_rows(self) -> int:

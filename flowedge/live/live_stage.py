@@ -226,6 +226,7 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
 
     def _receive(self, stream: InStream, message: Message) -> None:
         with self._lock:
+            self._machine.now = time.monotonic()
             for each in session_messages(message):
                 self._receive_one(stream, each)
 
@@ -269,6 +270,7 @@ class LiveStage(LiveDriver[StageJob, StageResult]):
                 self._retained[session] = stream
 
     def _poll(self, *, idle: bool) -> list[StageCommand]:
+        self._machine.now = time.monotonic()
         commands = self._machine.poll(idle=idle, ready=self._sender_down.ready)
         return [command for command in commands if not self._carried_out(command)]
 

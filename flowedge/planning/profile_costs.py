@@ -82,7 +82,7 @@ class MiddleCosts:
 HEADER_BYTES = 64  # of a message apart from its rows, about: ids, numbers, framing
 INDEX_BYTES = 4  # a row's position and parent, as varints
 TOKEN_BYTES = 4
-STAGE_TIME_BYTES = 6  # what a stage took, as varints
+STAGE_TIME_BYTES = 8  # what a stage took and the wait before, as varints
 LEARNT_ROWS = 64  # most true rows of a draft job that lookup learns from; only a prompt has more
 NOTHING_ADDED = StrategyTimes(verified_ms=0, drafted_ms=0)
 _HEAD = (DRAFT_NODE, 0)  # places of one device, where the draft node computes layers

@@ -203,6 +203,8 @@ class VirtualPipeline:
         self.now, _, place, action = heapq.heappop(self._heap)
         if place == DRAFT_NODE:
             self.draft_node.advance_clock(self.now)
+        else:
+            self._machines[place].now = self.now
         action()
         if place == DRAFT_NODE:
             self._pump_draft_node()

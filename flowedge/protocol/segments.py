@@ -26,6 +26,7 @@ def segment_to_pb(segment: Segment) -> pb.Segment:
         drawn=None if segment.drawn is None else segment.drawn.tolist(),
         computed_rows=[time.rows for time in segment.stage_times],
         computed_us=[round(time.seconds * 1e6) for time in segment.stage_times],
+        waited_us=[round(time.waited * 1e6) for time in segment.stage_times],
     )
 
 
@@ -43,6 +44,10 @@ def segment_from_pb(segment: pb.Segment, tail: bytes | bytearray | memoryview) -
         raise ProtocolError(
             f"rows of {len(segment.computed_rows)} stages but times of {len(segment.computed_us)}"
         )
+    if len(segment.computed_us) != len(segment.waited_us):
+        raise ProtocolError(
+            f"times of {len(segment.computed_us)} stages but waits of {len(segment.waited_us)}"
+        )
     payload = tensor_from_pb(segment.payload, tail, segment.padding)
     positions, parents = int64(segment.positions, least=0), int64(segment.parents, least=-1)
     read = Segment(
@@ -57,8 +62,10 @@ def segment_from_pb(segment: pb.Segment, tail: bytes | bytearray | memoryview) -
         tokens=int64(segment.tokens, least=0) if segment.tokens else None,
         drawn=int64(segment.drawn, least=NO_TOKEN) if segment.drawn else None,
         stage_times=tuple(
-            StageTime(index(rows), index(us) / 1e6)
-            for rows, us in zip(segment.computed_rows, segment.computed_us, strict=True)
+            StageTime(index(rows), index(us) / 1e6, index(waited) / 1e6)
+            for rows, us, waited in zip(
+                segment.computed_rows, segment.computed_us, segment.waited_us, strict=True
+            )
         ),
     )
     if len(payload) != len(read.carried):

@@ -128,7 +128,7 @@ class Tensor(_message.Message):
     def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("session", "number", "epoch", "committed", "first_row", "positions", "parents", "payload", "padding", "tokens", "drawn", "computed_rows", "computed_us")
+    __slots__ = ("session", "number", "epoch", "committed", "first_row", "positions", "parents", "payload", "padding", "tokens", "drawn", "computed_rows", "computed_us", "waited_us")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,7 @@ class Segment(_message.Message):
     DRAWN_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_ROWS_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_US_FIELD_NUMBER: _ClassVar[int]
+    WAITED_US_FIELD_NUMBER: _ClassVar[int]
     session: str
     number: int
     epoch: int
@@ -155,7 +156,8 @@ class Segment(_message.Message):
     drawn: _containers.RepeatedScalarFieldContainer[int]
     computed_rows: _containers.RepeatedScalarFieldContainer[int]
     computed_us: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[str] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., committed: _Optional[bool] = ..., first_row: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., payload: _Optional[_Union[Tensor, _Mapping]] = ..., padding: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., drawn: _Optional[_Iterable[int]] = ..., computed_rows: _Optional[_Iterable[int]] = ..., computed_us: _Optional[_Iterable[int]] = ...) -> None: ...
+    waited_us: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., committed: _Optional[bool] = ..., first_row: _Optional[int] = ..., positions: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., payload: _Optional[_Union[Tensor, _Mapping]] = ..., padding: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., drawn: _Optional[_Iterable[int]] = ..., computed_rows: _Optional[_Iterable[int]] = ..., computed_us: _Optional[_Iterable[int]] = ..., waited_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Batch(_message.Message):
     __slots__ = ("segments",)

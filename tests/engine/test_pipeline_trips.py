@@ -77,7 +77,9 @@ def test_a_trip_takes_what_its_jobs_and_links_do(name: str) -> None:
     verified = [event.trip for event in events if isinstance(event, Verified)]
     assert verified
     assert all(trip is not None and trip.rows == 1 for trip in verified)
-    assert all(trip.stage_times == (StageTime(1, COMPUTE),) * 2 for trip in verified)
+    for trip in verified:
+        assert [(time.rows, time.seconds) for time in trip.stage_times] == [(1, COMPUTE)] * 2
+        assert trip.seconds == pytest.approx(least + sum(time.waited for time in trip.stage_times))
     assert min(trip.seconds for trip in verified) == least, "one that waits for nothing"
     layers = [event for event in events if isinstance(event, Layer)]
     assert all(layer.seconds == DRAFT for layer in layers)

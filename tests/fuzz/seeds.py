@@ -146,7 +146,7 @@ def result_frames(session: str, width: int) -> list[SeedFrame]:
             np.array([CONTEXT, 3]),
             np.full((1, width), 0.5, np.float32),
             drawn=np.array([9, -1]),
-            stage_times=(StageTime(2, 0.01), StageTime(0, 0.0)),
+            stage_times=(StageTime(2, 0.01, 0.3), StageTime(0, 0.0)),
         ),
         Prune(session, 1, 4, 3, 1, np.array([3])),
         Tapped(session, width, np.full((1, width), 0.5, np.float32)),

@@ -40,7 +40,8 @@ TEXTS = st.text(max_size=50)
 REPORTS = st.builds(
     StageReport, TEXTS, INDICES, INDICES, INDICES, INDICES, INDICES, st.floats(0, 1e9), INDICES
 )
-STAGE_TIMES = st.builds(StageTime, INDICES, st.integers(0, 1 << 40).map(lambda us: us / 1e6))
+SECONDS = st.integers(0, 1 << 40).map(lambda us: us / 1e6)
+STAGE_TIMES = st.builds(StageTime, INDICES, SECONDS, SECONDS)
 
 
 @st.composite
@@ -187,8 +188,9 @@ MALFORMED = {
     "huge token": segment_frame(tokens=[1 << 63, 0]),
     "drawn tokens differ": segment_frame(drawn=[3, 4, 5]),
     "negative drawn token": segment_frame(drawn=[3, -2]),
-    "times of other stages": segment_frame(computed_rows=[2, 2], computed_us=[5]),
-    "huge time of a stage": segment_frame(computed_rows=[2], computed_us=[1 << 63]),
+    "times of other stages": segment_frame(computed_rows=[2, 2], computed_us=[5], waited_us=[0, 0]),
+    "huge time of a stage": segment_frame(computed_rows=[2], computed_us=[1 << 63], waited_us=[0]),
+    "a stage without a wait": segment_frame(computed_rows=[2], computed_us=[5]),
     "more rows than are on the path": segment_frame(drawn=[3, -1]),
     "temperature": pb.Frame(open=pb.Open(session="s", drawing=pb.Drawing(top_p=1, temperature=-1))),
     "temperature is no number": pb.Frame(

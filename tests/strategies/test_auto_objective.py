@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowedge.core.arrays import FloatArray
 from flowedge.core.messages import StageTime
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.objective import (
     RowChoice,
+    SegmentTimes,
     choose_rows,
     nodes_beside,
     nodes_of_forward,
@@ -66,6 +68,18 @@ def test_a_change_of_the_times_is_followed():
     assert times.seconds(4) == pytest.approx(3.0, rel=0.02)
 
 
+def test_what_is_not_measured_at_present_changes_with_what_is():
+    times = RowTimes()
+    for rows, seconds in ((1, 1.0), (8, 2.0), (64, 4.0)):
+        times.observe(rows, seconds)
+    for _ in range(12):
+        times.observe(8, 4.0)  # the device has become half as fast
+    assert times.times(np.array([1.0, 64.0])) == pytest.approx([2.0, 8.0], rel=0.15)
+    before = times.curve(64)
+    times.observe(7, 3.8)
+    assert times.curve(64)[[0, 63]] == pytest.approx(before[[0, 63]]), "noise changes nothing else"
+
+
 def test_a_forward_below_the_root_is_also_one_over_a_single_node():
     times = StepTimes()
     times.observe_layer(Layer(0, (0,), np.zeros((1, 1)), np.zeros((1, 1)), 0.2), of_root=True)
@@ -78,21 +92,20 @@ def test_a_trip_is_the_time_of_its_stages_and_of_the_links():
     times = StepTimes()
     times.begin(2)
     quick_and_slow = (StageTime(1, 1.0), StageTime(1, 3.0))
-    times.observe_trip(PipelineTrip(1, 4.5, quick_and_slow), lone=True)
-    times.observe_trip(PipelineTrip(1, 99.0, quick_and_slow), lone=False)
+    times.observe_trip(PipelineTrip(1, 4.5, quick_and_slow))
+    times.observe_trip(PipelineTrip(1, 99.0, (StageTime(1, 1.0, 80.0), StageTime(1, 3.0, 14.5))))
     found = times.trips(1)
     assert (found.trip[0], found.first[0], found.interval[0]) == pytest.approx((4.5, 1.0, 3.0))
 
 
-def test_without_a_trip_through_an_empty_pipeline_the_links_take_what_the_quickest_trip_leaves():
+def test_a_link_that_becomes_slower_is_followed_whatever_the_rows():
     times = StepTimes()
     times.begin(1)
-    stage = (StageTime(8, 1.0),)
-    for rows, seconds in ((1, 1.9), (1, 1.5), (4, 9.0), (4, 3.0)):
-        times.observe_trip(PipelineTrip(rows, seconds, stage), lone=False, beside=True)
-    assert times.trips(3).trip == pytest.approx([1.5, 2.0, 2.5], rel=0.05), "half a second, and as much a row"
-    times.observe_trip(PipelineTrip(1, 1.2, stage), lone=True)
-    assert times.trips(1).trip == pytest.approx([1.2], rel=0.05), "what an empty pipeline shows is no guess"
+    for rows in (1, 8):
+        times.observe_trip(PipelineTrip(rows, 1.0 + 0.1 * rows, (StageTime(rows, 1.0),)))
+    for _ in range(12):
+        times.observe_trip(PipelineTrip(8, 1.0 + 0.8 + 3.0, (StageTime(8, 1.0),)))
+    assert times.trips(8).trip[[0, 7]] == pytest.approx([4.1, 4.8], rel=0.1)
 
 
 def test_nodes_join_a_forward_while_they_bring_more_than_they_lengthen_it():
@@ -103,66 +116,71 @@ def test_nodes_join_a_forward_while_they_bring_more_than_they_lengthen_it():
 
 
 def test_a_row_that_was_not_worth_a_place_is_not_worth_a_segment_of_its_own():
-    plan = RowChoice(2, 1.0, np.array([0.0, 0.2, 0.3]))
+    plan = RowChoice(2, 1, 1.0, np.array([0.0, 0.2, 0.3]))
     assert plan.thresholds_behind(np.zeros(3, dtype=bool)).tolist() == [0.2, 0.2, 0.3]
     assert plan.thresholds_behind(np.array([True, False, True])).tolist() == [0.0, 0.2, 0.3]
-    alone = RowChoice(1, 1.0, np.array([0.0, 0.2]))
+    alone = RowChoice(1, 1, 1.0, np.array([0.0, 0.2]))
     assert alone.thresholds_behind(np.ones(2, dtype=bool)).tolist() == [0.0, 0.2]
 
 
 def test_a_stage_that_computed_none_of_the_rows_tells_nothing():
     times = StepTimes()
     times.begin(2)
-    times.observe_trip(PipelineTrip(2, 4.0, (StageTime(2, 1.0), StageTime(2, 1.0))), lone=True)
-    times.observe_trip(PipelineTrip(2, 1.0, (StageTime(2, 1.0), StageTime(0, 0.0))), lone=False)
+    times.observe_trip(PipelineTrip(2, 4.0, (StageTime(2, 1.0), StageTime(2, 1.0))))
+    times.observe_trip(PipelineTrip(2, 1.0, (StageTime(2, 1.0), StageTime(0, 0.0))))
     assert times.trips(2).trip[1] == pytest.approx(4.0)
 
 
 def test_a_narrow_link_sets_the_interval():
     times = StepTimes()
     times.begin(1)
-    times.observe_trip(PipelineTrip(1, 1.2, (StageTime(1, 1.0),)), lone=True)
-    times.observe_trip(PipelineTrip(4, 7.2, (StageTime(4, 1.0),)), lone=True)
+    times.observe_trip(PipelineTrip(1, 1.2, (StageTime(1, 1.0),)))
+    times.observe_trip(PipelineTrip(4, 7.2, (StageTime(4, 1.0),)))
     assert times.trips(4).interval == pytest.approx([1.0, 1.0, 2.0, 3.0]), (
         "a second a row on each of two links"
     )
 
 
+def fed(seconds: FloatArray, draft_node_s: float = 0.0) -> SegmentTimes:
+    """Return times of a pipeline in which segments never wait for each other."""
+    return SegmentTimes(seconds, np.zeros(len(seconds)), np.full(len(seconds), draft_node_s))
+
+
 def test_rows_that_cost_nothing_are_all_worth_it():
-    plan = choose_rows(HALVING, 2, np.ones(16), np.zeros(16), 1.0, 1.0)
+    plan = choose_rows(HALVING, fed(np.ones(16)), 2, 1.0, 1.0)
     assert plan.rows == 16
     assert plan.thresholds.tolist() == [0.0] * 16
 
 
 def test_rows_that_cost_as_much_as_a_segment_go_alone():
-    plan = choose_rows(HALVING, 2, ROWS, np.zeros(16), 1.0, 1.0)
+    plan = choose_rows(HALVING, fed(ROWS), 2, 1.0, 1.0)
     assert plan.rows == 1
     assert plan.tokens_per_s == pytest.approx(1.5), "the root and a child in flight, a second a trip"
 
 
 def test_a_jump_after_the_first_row_is_weighed_against_what_more_rows_reveal():
     jump = np.where(ROWS > 1, 3.0, 1.0)
-    assert choose_rows(np.append(1.0, np.full(199, 0.01)), 2, jump, np.zeros(16), 1.0, 1.0).rows == 1
-    assert choose_rows(np.append(1.0, np.full(199, 0.9)), 2, jump, np.zeros(16), 1.0, 1.0).rows == 16
+    assert choose_rows(np.append(1.0, np.full(199, 0.01)), fed(jump), 2, 1.0, 1.0).rows == 1
+    assert choose_rows(np.append(1.0, np.full(199, 0.9)), fed(jump), 2, 1.0, 1.0).rows == 16
 
 
 def test_a_row_has_to_add_as_much_to_the_tokens_as_to_the_time():
     segments, seconds = 2, 10.0 + ROWS
-    plan = choose_rows(HALVING, segments, seconds, np.zeros(16), 1.0, 1.0)
+    plan = choose_rows(HALVING, fed(seconds), segments, 1.0, 1.0)
     tokens = np.cumsum(HALVING)[plan.rows * segments - 1]
     worth = segments * plan.thresholds[1] / tokens
     assert worth == pytest.approx(1 / seconds[plan.rows - 1]), "the slope of T over T"
-    assert choose_rows(HALVING, segments, seconds, np.zeros(16), 1.0, 3.0).thresholds == pytest.approx(
+    assert choose_rows(HALVING, fed(seconds), segments, 1.0, 3.0).thresholds == pytest.approx(
         3 * plan.thresholds
     )
 
 
 def test_a_slow_draft_node_keeps_fewer_segments_in_flight():
-    quick = choose_rows(HALVING, 4, np.ones(16), np.full(16, 0.1), 1.0, 1.0)
-    slow = choose_rows(HALVING, 4, np.ones(16), np.full(16, 1.0), 1.0, 1.0)
+    quick = choose_rows(HALVING, fed(np.ones(16), 0.1), 4, 1.0, 1.0)
+    slow = choose_rows(HALVING, fed(np.ones(16), 1.0), 4, 1.0, 1.0)
     assert quick.tokens_per_s == pytest.approx(2.0, rel=0.01), "the whole tree, every second"
     assert slow.tokens_per_s == pytest.approx(2.0, rel=0.01), "in a single segment of two levels"
-    assert choose_rows(HALVING, 4, np.ones(16), np.full(16, 1.0), 0.5, 1.0).tokens_per_s == pytest.approx(1.5)
+    assert choose_rows(HALVING, fed(np.ones(16), 1.0), 4, 0.5, 1.0).tokens_per_s == pytest.approx(1.5)
 
 
 @given(seed=st.integers(0, 2**32), segments=st.integers(1, 6))
@@ -171,9 +189,9 @@ def test_the_planned_rows_are_the_best_of_all(seed, segments):
     rng = np.random.default_rng(seed)
     probabilities = np.append(1.0, np.sort(rng.random(16 * segments - 1))[::-1])
     seconds = 0.1 + np.cumsum(rng.random(16))
-    plan = choose_rows(probabilities, segments, seconds, np.zeros(16), 1.0, 1.0)
+    plan = choose_rows(probabilities, fed(seconds), segments, 1.0, 1.0)
     rates = [probabilities[: rows * segments].sum() / seconds[rows - 1] for rows in range(1, 17)]
-    assert rates[plan.rows - 1] == max(rates)
+    assert (plan.segments, rates[plan.rows - 1]) == (segments, max(rates))
 
 
 def test_nodes_that_cost_nothing_are_all_drafted():
@@ -204,10 +222,10 @@ def test_a_return_is_expected_after_the_trip_and_after_the_segment_before():
     flight = SegmentsInFlight()
     assert flight.next_return(3.0) == math.inf
     times = TripTimes(np.array([4.0]), np.array([2.0]), np.array([2.0]))
-    flight.send(1.0, times, 1, lone=True)
+    flight.send(1.0, times, 1)
     assert (flight.next_return(2.0), flight.first_stage_busy(2.0)) == (3.0, 1.0)
-    flight.send(1.5, times, 1, lone=False)
-    assert flight.take_back().lone
+    flight.send(1.5, times, 1)
+    flight.take_back()
     assert (flight.next_return(2.0), flight.first_stage_busy(2.0)) == (5.0, 3.0)
     assert flight.next_return(99.0) == 0.0, "it is late"
     flight.all_died(2.0)
@@ -286,6 +304,30 @@ def test_a_session_goes_on_drafting_where_the_one_before_it_gained():
         assert trial.drafts
     trial.begin(1)
     assert trial.drafts
+
+
+def test_drafting_is_tried_at_once_where_plain_decoding_has_become_slower():
+    trial = DraftingProbation()
+    drafted = []
+    for step in range(100):
+        plain = 2.0 if step < 60 else 1.0
+        trial.decide(1, predicted=9.0, measured=1.0 if trial.drafts else plain, plain=2.0)
+        drafted.append(trial.drafts)
+    assert not any(drafted[10:60])
+    assert drafted[60]
+
+
+def test_what_was_measured_counts_as_much_more_or_less_as_the_pipeline_has_become_faster_or_slower():
+    trial = DraftingProbation()
+    for _ in range(2):
+        trial.begin(1)
+        for _ in range(20):
+            trial.decide(1, predicted=9.0, measured=3.0 if trial.drafts else 2.0, plain=2.0)
+    assert trial.drafts
+    for _ in range(20):  # everything takes three times as long
+        trial.decide(1, predicted=3.0, measured=1.0, plain=2.0 / 3)
+        assert trial.drafts, "it is faster than plain decoding still"
+    assert trial.plain_tokens_per_s == pytest.approx(2.0 / 3)
 
 
 def test_drafting_that_pays_goes_on():

@@ -38,11 +38,12 @@ class StageBatching:
         self.waiting.put(segment)
 
     def next_job(
-        self, computed_alone: Callable[[str], bool], start: Callable[[Segment], None]
+        self, now: float, computed_alone: Callable[[str], bool], start: Callable[[Segment], None]
     ) -> StageJob | None:
         """Return the next job, once the job before it is finished; None if there is nothing to do.
 
         Args:
+            now: seconds of the stage's clock.
             computed_alone: whether a session is computed alone.
             start: adds a segment to the next job, by `computing.add`, or drops it.
         """
@@ -51,7 +52,7 @@ class StageBatching:
         while self.waiting and self.computing.idle:
             for segment in self.waiting.take(computed_alone, self._times.worth):
                 start(segment)
-            if (job := self.computing.begin()) is not None:
+            if (job := self.computing.begin(now)) is not None:
                 return job
         return None
 

@@ -36,10 +36,12 @@ class ComputingSegments:
     """At most one segment of each session, in one job.
 
     Attributes:
+        began: when the present or latest job was begun, in seconds of the stage's clock.
         seconds: that the latest job took, once that is known.
     """
 
     def __init__(self) -> None:
+        self.began = 0.0
         self.seconds = 0.0
         self._job: ForwardBatch | None = None
         self._segments: list[ComputingSegment] = []
@@ -53,9 +55,10 @@ class ComputingSegments:
         """Have a segment, whose payload is not needed any more, computed in the next job."""
         self._segments.append(ComputingSegment(forward, segment, np.arange(segment.num_rows)))
 
-    def begin(self) -> ForwardBatch | None:
-        """Return the job of the segments that were added; None if there are none."""
+    def begin(self, now: float) -> ForwardBatch | None:
+        """Return the job of the segments that were added, which begins now; None if there are none."""
         if self._segments:
+            self.began = now
             self._job = ForwardBatch(tuple(computing.forward for computing in self._segments))
         return self._job
 

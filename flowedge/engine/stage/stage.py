@@ -48,11 +48,16 @@ from flowedge.protocol.link_kind import LinkKind
 
 
 class Stage:
-    """All sessions of one stage. Its driver computes one job at a time."""
+    """All sessions of one stage. Its driver computes one job at a time.
+
+    Attributes:
+        now: time in seconds, set by the driver before each message and each poll.
+    """
 
     def __init__(self, device: str, spec: StageSpec) -> None:
         self.device = device
         self.spec = spec
+        self.now = 0.0
         self._table = SessionTable(device, spec)
         self._batching = StageBatching(spec)
         self._outgoing = StageOutgoing(device, spec)
@@ -124,8 +129,9 @@ class Stage:
             ready: whether the in-band link takes a message; at most one is returned.
         """
         commands: list[StageCommand] = []
-        if idle and (job := self._batching.next_job(self._table.computed_alone, self._take_up)) is not None:
-            commands.append(Compute(job))
+        if idle:
+            job = self._batching.next_job(self.now, self._table.computed_alone, self._take_up)
+            commands += [] if job is None else [Compute(job)]
         commands += self._outgoing.take(ready=ready)
         if self._counts:
             commands.append(Count(self._counts.take()))
@@ -141,9 +147,12 @@ class Stage:
     def finish(self, job: StageJob, output: StageResult) -> None:
         """Take back a job that was run, with its result."""
         computed = self._batching.computing.take(job, output)
-        seconds = self._batching.computing.seconds
-        time = StageTime(sum(each.forward.num_rows for each, _ in computed if not each.ended), seconds)
-        finished = [self._finished(each, outcome, time) for each, outcome in computed]
+        began, seconds = self._batching.computing.began, self._batching.computing.seconds
+        rows = sum(each.forward.num_rows for each, _ in computed if not each.ended)
+        finished = [
+            self._finished(each, outcome, StageTime(rows, seconds, max(began - each.segment.arrived, 0.0)))
+            for each, outcome in computed
+        ]
         self._outgoing.in_band.put_together([segment for segment in finished if segment is not None])
         for each, _ in computed:
             try:
@@ -245,7 +254,7 @@ class Stage:
         session = self._table.find(segment.session)
         session.check_payload(segment)
         session.check_tokens(segment)
-        self._batching.put(session.renumbered(segment))
+        self._batching.put(replace(session.renumbered(segment), arrived=self.now))
 
     def _receive_prune(self, prune: Prune, *, in_band: bool) -> None:
         name = prune.session

@@ -102,6 +102,7 @@ class Auto(Strategy):
         self._hit = _PRIOR_HIT  # probability that a drawn token is a proposal below its node
         self._credits = 0
         self._verified = 0
+        self._sent = 0  # segments
         self._drafting: Grow | None = None
         self._drafted_until = 0.0
         self._grown_at = 0.0  # when the growth began
@@ -128,11 +129,11 @@ class Auto(Strategy):
                 return self._proceed()
             case Verified():
                 self._times.observe_verification(event)
-                self._take_back(event.trip, lived=True)
+                self._take_back(event.trip)
                 self._demand.speed.count(len(event.accepted), self.now)
                 return [*(self._commit(event) if self._committed else self._advance(event)), *self._proceed()]
             case Returned():
-                self._take_back(event.trip, lived=False)
+                self._take_back(event.trip)
                 return self._proceed()
             case CreditGranted():
                 self._credits += 1
@@ -180,21 +181,20 @@ class Auto(Strategy):
             self._mode = self._trial.mode
         for times in (self._measured.times, self._measured.alone):
             times.begin(event.stages)
-            for index, trip in enumerate(event.trips):
-                times.observe_trip(trip, lone=index == 0 and self._alone, beside=not self._alone)
+            for trip in event.trips:
+                times.observe_trip(trip)
             times.verifications.observe(1, event.verify_s)
         self._candidates.restart(event.token, event.context)
         self._replan()
         self._demand.speed = Speed(1 / self._plan.returned, self.now)
         self._decide(0)
 
-    def _take_back(self, trip: PipelineTrip | None, *, lived: bool) -> None:
+    def _take_back(self, trip: PipelineTrip | None) -> None:
         segment = self._in_flight.take_back()
         if segment.in_step:
             self._steps.take_back(self)
         if trip is not None and self._mode is not Mode.PLAIN:
-            alone = self._load.alone
-            self._times.observe_trip(trip, lone=segment.lone and lived and alone, beside=lived and not alone)
+            self._times.observe_trip(trip)
 
     def _commit(self, event: Verified) -> list[Command]:
         """Take in the token that was drawn after a committed root."""
@@ -266,15 +266,20 @@ class Auto(Strategy):
 
     @property
     def _most_in_flight(self) -> int:
-        """The number of segments that may be in flight."""
-        return 1 if self._mode is Mode.ONE else self._stages
+        """The number of segments with living rows that may be in flight; the dead delay nobody."""
+        return 1 if self._mode is Mode.ONE else self._plan.rows.segments
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another segment may be in flight."""
+        living = self._candidates.living_segments(self._sent - len(self._in_flight))
+        return living < self._most_in_flight
 
     def _replan(self) -> None:
         times, settings = self._times, self._settings
+        most = 1 if self._mode is Mode.ONE else self._stages
         self._forward_s = times.forwards(settings.draft_nodes)
-        self._plan = choose_for_session(
-            self._demand, self._load, times, self._most_in_flight, self._hit, settings
-        )
+        self._plan = choose_for_session(self._demand, self._load, times, most, self._hit, settings)
 
     def _grows_anew(self) -> bool:
         """Return whether to draft from the root again, with the target's true features.
@@ -324,7 +329,7 @@ class Auto(Strategy):
         of_root = not candidates.drafted[ROOT]
         forward_s = np.array([self._times.root_forward]) if of_root else self._forward_s[: len(probabilities)]
         slack = self._in_flight.next_return(self.now)
-        if len(self._in_flight) < self._most_in_flight:
+        if self._has_room:
             slack = min(slack, self._in_flight.first_stage_busy(self.now))
         count, value = nodes_of_forward(probabilities, forward_s, slack, self._hit, self._load.tokens_per_s)
         if value < 0 and len(self._in_flight) and candidates.drafted_layers:
@@ -342,9 +347,8 @@ class Auto(Strategy):
 
     @property
     def _may_send_another(self) -> bool:
-        """Whether another segment may be in flight."""
-        plain = self._mode is Mode.PLAIN
-        return not plain and self._credits > 0 and len(self._in_flight) < self._most_in_flight
+        """Whether another segment may be sent."""
+        return self._mode is not Mode.PLAIN and self._credits > 0 and self._has_room
 
     def _waits(self) -> bool:
         """Return whether the forward under way ends before the first stage could begin another segment."""
@@ -355,13 +359,15 @@ class Auto(Strategy):
 
     def _send(self, nodes: Sequence[int]) -> Send:
         # All rows of a tree are below its root: when the root is sent, nothing that lives is in flight.
-        self._depart(len(nodes), lone=nodes[0] == ROOT and self._load.alone)
+        self._depart(len(nodes))
+        self._candidates.note_sent(nodes, self._sent)
         return send_nodes(self._candidates.tree, nodes)
 
-    def _depart(self, rows: int, *, lone: bool = True, in_step: bool = True) -> None:
+    def _depart(self, rows: int, *, in_step: bool = True) -> None:
         self._chosen = None
         self._credits -= 1
-        self._in_flight.send(self.now, self._plan.trips, rows, lone=lone, in_step=in_step)
+        self._sent += 1
+        self._in_flight.send(self.now, self._plan.trips, rows, in_step=in_step)
 
     def _choose(self) -> list[int]:
         """Return the nodes of the next segment; none where nothing is worth sending."""

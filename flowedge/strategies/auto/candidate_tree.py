@@ -41,6 +41,16 @@ class CandidateTree(ProposalTree):
         self._steps: FloatArray = np.full(size, -np.inf)
         self._waiting: FloatArray = np.full((size, self._width), -np.inf)
         self._best_waiting: FloatArray = np.full(size, -np.inf)
+        self._segments: IntArray = np.zeros(size, dtype=np.int64)  # with which nodes were sent, from 1 on
+
+    def note_sent(self, nodes: Sequence[int], segment: int) -> None:
+        """Note the number of the segment with which nodes were sent."""
+        self._segments[list(nodes)] = segment
+
+    def living_segments(self, returned: int) -> int:
+        """Return how many of the segments behind number `returned` have nodes of the tree."""
+        numbers = self._segments[: len(self.tree)]
+        return len(set(numbers[numbers > returned].tolist()))
 
     def regrow(self) -> None:
         super().regrow()
@@ -86,6 +96,7 @@ class CandidateTree(ProposalTree):
         count = len(kept)
         keep_rows(self._steps, kept, -np.inf)
         keep_rows(self._best_waiting, kept, -np.inf)
+        keep_rows(self._segments, kept, 0)
         self._waiting[:count] = self._waiting[kept]
         self._steps[ROOT] = -np.inf
         likely: IntArray = (self.tree.scores + self._best_waiting[:count] >= self._floor).nonzero()[0]
@@ -183,3 +194,4 @@ class CandidateTree(ProposalTree):
             self._steps = lengthened(self._steps, size, -np.inf)
             self._waiting = lengthened(self._waiting, size, -np.inf)
             self._best_waiting = lengthened(self._best_waiting, size, -np.inf)
+            self._segments = lengthened(self._segments, size, 0)

@@ -17,22 +17,51 @@ import numpy as np
 
 from flowedge.core.arrays import BoolArray, FloatArray
 
+# S counts the nodes that are there already; what is drafted during a trip goes with a segment behind. So more
+# segments are taken where the plan is about as good with them.
+_AS_GOOD = 0.95
 # Numbers of nodes among which a forward of the drafter is chosen.
 _NODE_COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
 
 
 @dataclass(frozen=True)
+class SegmentTimes:
+    """The seconds of segments of 1 to `most` rows: float64 [most] each, never falling.
+
+    Attributes:
+        returned: T of a segment that is alone: all stages and links, and the verification.
+        interval: of the slowest stage or link.
+        draft_node: the draft node's work for a segment.
+    """
+
+    returned: FloatArray
+    interval: FloatArray
+    draft_node: FloatArray
+
+    def together(self, most: int) -> FloatArray:
+        """Return T of 1 to `most` segments that follow each other closely: float64 [most, most rows].
+
+        Each returns for the next of its rows when the others have passed the slowest stage.
+        """
+        segments = np.arange(1, most + 1)[:, None]
+        seconds: FloatArray = np.maximum(self.returned, segments * self.interval)
+        return seconds
+
+
+@dataclass(frozen=True)
 class RowChoice:
-    """The number of rows of a segment with the most tokens/s, and what follows from it.
+    """The numbers of rows and of segments with the most tokens/s, and what follows from them.
 
     Attributes:
         rows: of each segment.
+        segments: in flight.
         tokens_per_s: predicted, for drafting that keeps up.
         thresholds: float64 [most], least probability at which a row is worth sending as the i-th of a
             segment.
     """
 
     rows: int
+    segments: int
     tokens_per_s: float
     thresholds: FloatArray
 
@@ -53,9 +82,8 @@ class RowChoice:
 
 def choose_rows(
     probabilities: FloatArray,
-    segments: int,
-    segment_s: FloatArray,
-    draft_node_s: FloatArray,
+    times: SegmentTimes,
+    most: int,
     hit: float,
     row_price: float,
 ) -> RowChoice:
@@ -66,34 +94,27 @@ def choose_rows(
         n p / S >= row_price * T' / T
 
     Args:
-        probabilities: float64 [segments * most], of the likeliest nodes of a tree, falling, the root's 1
-            first.
-        segments: n, in flight.
-        segment_s: float64 [most], T(r).
-        draft_node_s: float64 [most], the draft node's work for a segment of r rows.
+        probabilities: float64 [n], of the likeliest nodes of a tree, falling, the root's 1 first; further
+            nodes are not worth counting.
+        times: of segments of 1 row and more.
+        most: segments that may be in flight.
         hit: probability that a drawn token is among the proposals below its node.
         row_price: by how much more a row has to add to S than to T; 1 is the objective's own.
     """
-    rows = np.arange(1, len(segment_s) + 1)
-    tokens = np.cumsum(probabilities)[rows * segments - 1]
-    rates = tokens / segment_s
-    best = int(np.argmax(rates))
-    slopes = np.diff(segment_s, prepend=segment_s[0])
-    sustained = _sustained(probabilities, segments, segment_s, draft_node_s, hit)
-    return RowChoice(best + 1, sustained, row_price * rates[best] / segments * slopes)
-
-
-def _sustained(
-    probabilities: FloatArray, most: int, segment_s: FloatArray, draft_node_s: FloatArray, hit: float
-) -> float:
-    """Return the most tokens/s with 1 to `most` segments in flight, each a level of the tree.
-
-    The draft node works for each segment, and m segments are m levels of the tree.
-    """
-    segments, rows = np.arange(1, most + 1)[:, None], np.arange(1, len(segment_s) + 1)
-    tokens = np.cumsum(probabilities)[segments * rows - 1]
+    segments, rows = np.arange(1, most + 1)[:, None], np.arange(1, len(times.returned) + 1)
+    nodes = np.minimum(segments * rows, len(probabilities))
+    tokens = np.cumsum(probabilities)[nodes - 1]
+    seconds = times.together(most)
+    rates = tokens / seconds
+    each = rates.max(axis=1)
+    of_best = int(np.flatnonzero(each >= _AS_GOOD * each.max())[-1])
+    best = int(np.argmax(rates[of_best]))
+    # m segments are m levels of the tree, and the draft node works for each of them.
     levels = np.cumsum(hit ** np.arange(most + 1))[1:, None]
-    return float((np.minimum(tokens, levels) / np.maximum(segment_s, segments * draft_node_s)).max())
+    sustained = np.minimum(tokens, levels) / np.maximum(seconds, segments * times.draft_node)
+    slopes = np.diff(seconds[of_best], prepend=seconds[of_best, 0])
+    price = row_price * rates[of_best, best] / (of_best + 1)
+    return RowChoice(best + 1, of_best + 1, float(sustained.max()), price * slopes)
 
 
 def nodes_of_forward(

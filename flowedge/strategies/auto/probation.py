@@ -12,6 +12,7 @@ _MEAN_TOKENS = 64  # over which ways of drafting are compared, since texts are n
 _FASTER = 1.05  # than the way of drafting that is left for another
 _FIRST_PAUSE = 128  # tokens before what was slower is tried again
 _LONGEST_PAUSE = 1024
+_CHANGED = 1.2  # factor of the speed of plain decoding by which a pipeline has become another
 
 
 class Mode(Enum):
@@ -31,6 +32,10 @@ class DraftingProbation:
     any case when the second session begins. For the same reason the third session begins with a single
     segment in flight: where devices share a processor, several of them gain nothing.
 
+    Speeds are kept as multiples of the speed that plain decoding is predicted to have: they stay right where
+    a device or a link becomes slower. Plain decoding itself measures neither, so drafting is tried at once
+    where its speed changes.
+
     Attributes:
         mode: the present one.
     """
@@ -42,14 +47,16 @@ class DraftingProbation:
         self._tokens = 0  # since the mode began
         self._measured_tokens = 0  # likewise, of this session
         self._pause = _FIRST_PAUSE
-        self._speeds: dict[Mode, float] = {}  # measured tokens/s
+        self._plain = 0.0  # predicted tokens/s of plain decoding, at present
+        self._plain_began = 0.0  # measured tokens/s of plain decoding when it had been judged first
+        self._speeds: dict[Mode, float] = {}  # measured
         self._drafted = Mode.ALL  # the latest mode that drafts
         self._means: dict[Mode, float] = {}  # tokens/s of the latest time of a mode, over some answers
 
     @property
     def plain_tokens_per_s(self) -> float:
         """The latest measured speed of plain decoding; 0 where it was not measured."""
-        return self._speeds.get(Mode.PLAIN, 0.0)
+        return self._plain * self._speeds.get(Mode.PLAIN, 0.0)
 
     @property
     def drafts(self) -> bool:
@@ -73,6 +80,8 @@ class DraftingProbation:
             measured: tokens/s since the mode began, or since the session began.
             plain: predicted tokens/s of plain decoding.
         """
+        self._plain = plain
+        predicted, measured = predicted / plain, measured / plain
         self._tokens += tokens
         self._measured_tokens += tokens
         judged = self._measured_tokens >= (_SHORT_TRIAL_TOKENS if self.mode is Mode.PLAIN else _TRIAL_TOKENS)
@@ -83,7 +92,7 @@ class DraftingProbation:
             following = self._after_plain(predicted, measured) if judged else self.mode
         elif self.mode is Mode.ONE and not judged:
             pass  # its tokens come in bursts
-        elif not self._goes_on(predicted, measured, plain):
+        elif not self._goes_on(predicted, measured):
             following = Mode.ONE if judged and self._may_try_one else Mode.PLAIN
         elif judged:
             following = self._other_drafting(tokens, measured)
@@ -105,10 +114,14 @@ class DraftingProbation:
             if self.mode is not Mode.ALL:
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         self._means.pop(mode, None)
+        self._plain_began = 0.0
         self.mode = mode
         self._tokens = self._measured_tokens = 0
 
     def _after_plain(self, predicted: float, measured: float) -> Mode:
+        self._plain_began = self._plain_began or measured
+        if not 1 / _CHANGED < measured / self._plain_began < _CHANGED:
+            return Mode.ALL
         drafting = [mode for mode in (Mode.ALL, Mode.ONE) if self._speeds.get(mode, 0.0) > measured]
         if drafting:
             return max(drafting, key=lambda mode: self._speeds[mode])
@@ -126,11 +139,10 @@ class DraftingProbation:
         faster = self._means.get(other, 0.0) > _FASTER * mean
         return other if faster or waited else self.mode
 
-    def _goes_on(self, predicted: float, measured: float, plain: float) -> bool:
+    def _goes_on(self, predicted: float, measured: float) -> bool:
         """Return whether to go on drafting."""
-        enough = plain * _MUCH_FASTER
-        if Mode.PLAIN in self._speeds:
-            plain = enough = self._speeds[Mode.PLAIN]
+        plain = self._speeds.get(Mode.PLAIN, 1.0)
+        enough = plain if Mode.PLAIN in self._speeds else _MUCH_FASTER
         if self._measured_tokens < _SHORT_TRIAL_TOKENS:
             return predicted > plain
         if self._measured_tokens < _TRIAL_TOKENS:

@@ -14,12 +14,10 @@ class SegmentInFlight:
     """One segment.
 
     Attributes:
-        lone: whether it entered an empty pipeline.
         in_step: whether a step lasts until its return (PipelineSteps).
         returns: expected time of its return, in seconds of the events' clock.
     """
 
-    lone: bool
     in_step: bool
     returns: float
 
@@ -34,12 +32,12 @@ class SegmentsInFlight:
     def __len__(self) -> int:
         return len(self._segments)
 
-    def send(self, now: float, times: TripTimes, rows: int, *, lone: bool, in_step: bool = False) -> None:
+    def send(self, now: float, times: TripTimes, rows: int, *, in_step: bool = False) -> None:
         """Add a segment of this many rows."""
         start, index = max(now, self._first_stage_free), rows - 1
         before = self._segments[-1].returns if self._segments else -math.inf
         returns = max(start + float(times.trip[index]), before + float(times.interval[index]))
-        self._segments.append(SegmentInFlight(lone, in_step, returns))
+        self._segments.append(SegmentInFlight(in_step, returns))
         self._first_stage_free = start + float(times.first[index])
 
     def take_back(self) -> SegmentInFlight:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flowedge.core.arrays import FloatArray
 from flowedge.strategies.auto.load import PipelineLoad, RowDemand, Share
-from flowedge.strategies.auto.objective import RowChoice, choose_rows
+from flowedge.strategies.auto.objective import RowChoice, SegmentTimes, choose_rows
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.step_times import StepTimes, TripTimes
 from flowedge.strategies.settings import AutoSettings
@@ -53,7 +53,7 @@ def choose_for_session(
     """Return the plan for a session, whose demand is part of the load.
 
     Args:
-        segments: that may be in flight.
+        segments: the most that may be in flight.
         hit: probability that a drawn token is among the proposals below its node.
     """
     own, probabilities = settings.segment_rows, load.probabilities()
@@ -61,19 +61,13 @@ def choose_for_session(
     most = max(min(own * load.sessions, _BATCH_ROWS, len(probabilities) // segments), own)
     trips, verify_s = times.trips(most), times.verifications.curve(most)
     returned = np.maximum(trips.trip + verify_s, 1e-9)
-    plan = choose_rows(
-        probabilities,
-        segments,
-        np.maximum(returned, segments * trips.interval),
-        verify_s + times.forwards(1)[0],
-        hit,
-        settings.row_price,
-    )
-    share = load.share_of(demand, probabilities, plan.rows, segments)
+    seconds = SegmentTimes(returned, trips.interval, verify_s + times.forwards(1)[0])
+    plan = choose_rows(probabilities, seconds, segments, hit, settings.row_price)
+    share = load.share_of(demand, probabilities, plan.rows, plan.segments)
     behind = slice(min(share.others, most - own), None)
     return SessionShare(
         share,
-        RowChoice(share.rows, plan.tokens_per_s, plan.thresholds[behind][:own]),
+        RowChoice(share.rows, plan.segments, plan.tokens_per_s, plan.thresholds[behind][:own]),
         TripTimes(*(part[behind][:own] for part in (trips.trip, trips.first, trips.interval))),
         float(returned[0]),
     )

@@ -54,6 +54,18 @@ def test_a_segment_tells_what_each_stage_took_for_the_rows_that_it_computed():
     assert sent.stage_times == (*times, StageTime(3, 0.5)), "also for the row that died while computing"
 
 
+def test_a_segment_tells_how_long_it_waited_for_the_forward_before_it():
+    rig = Rig()
+    rig.receive(Open("s", 20))
+    rig.stage.now = 1.0
+    rig.hold(segment(first=0, rows=4))
+    rig.stage.now = 1.25
+    rig.receive(segment(number=1, first=4, parents=[CONTEXT], positions=[4]), compute=False)
+    rig.stage.now = 3.0
+    first, second = (message for message in rig.release() if isinstance(message, Segment))
+    assert [time.waited for sent in (first, second) for time in sent.stage_times] == [0.0, 1.75]
+
+
 def test_a_stage_that_computed_nothing_of_a_segment_says_so():
     rig = opened()
     (sent,) = rig.receive(segment(number=1, first=4, parents=[], positions=[]))
