@@ -124,6 +124,16 @@ def local_interfaces() -> list[Interface]:
     return found
 
 
+def shares_host(addresses: Sequence[str], interfaces: Sequence[Interface]) -> bool:
+    """Return whether two devices at addresses "host:port" are on one host, or one is on this machine.
+
+    interfaces: of this machine.
+    """
+    hosts = [split_address(address)[0].partition("%")[0] for address in addresses]
+    own = {"localhost", *(ip for interface in interfaces for ip in interface.ips)}
+    return len({*hosts}) < len(hosts) or not own.isdisjoint(hosts)
+
+
 def by_reachability(addresses: Iterable[str], interfaces: Sequence[Interface]) -> list[str]:
     """Sort addresses "host:port" of another device by how well this machine should reach them.
 

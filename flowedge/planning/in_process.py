@@ -154,7 +154,7 @@ def machine_pipeline(
     node = DraftNode(
         "d0",
         spec,
-        partial(session_strategy, measured=MeasuredPipeline()),
+        partial(session_strategy, measured=MeasuredPipeline(one_host=spec.one_host)),
         make_text,
         limits,
     )

@@ -97,8 +97,7 @@ class ProfileCosts:
         self.pipeline = pipeline
         added = pipeline.draft_node.added
         self._strategy = NOTHING_ADDED if added is None else added.of(strategy)
-        one_host = all(device == pipeline.draft_node for device in pipeline.stages)
-        self._cores = pipeline.draft_node.shared_cores if one_host else None
+        self._cores = pipeline.draft_node.shared_cores if pipeline.one_host else None
         self._kinds = [pipeline.model.kinds(*span) for span in layer_ranges(pipeline.split)]
         self._stored = pipeline.model.stored_bytes
         widths = [pipeline.row_width(stage) for stage in range(pipeline.num_stages)]

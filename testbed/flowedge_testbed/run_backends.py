@@ -229,6 +229,7 @@ class ReplayBackend:
             vocab_size=vocab_size,
             needs_features=emulation.needs_features,
             verification=emulation.verification,
+            one_host=emulation.one_host,
         )
         return machine_pipeline(
             spec,

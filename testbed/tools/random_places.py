@@ -1,7 +1,8 @@
 """Draw places at random from the shipped profiles, and print them as a scenario like `regimes`.
 
 The places of `regimes` were chosen by hand, and auto was tuned with them in sight. Places that nobody chose
-tell whether it is ahead elsewhere too. A seed gives the same places every time.
+tell whether it is ahead elsewhere too. A seed gives the same places every time. With --unequal each has
+stages of two or three kinds with as many layers each, so that some are much slower than others.
 
 Run: python -m testbed.tools.random_places --seed 1 --count 24 > drawn.yaml
 """
@@ -38,37 +39,47 @@ SMALL_LM = (
 )
 
 
-def places(seed: int, count: int) -> dict[str, Place]:
-    """Return that many places that fit their devices' memory, by name."""
+def places(seed: int, count: int, *, unequal: bool = False) -> dict[str, Place]:
+    """Return that many places that fit their devices' memory, by name.
+
+    unequal: whether stages of different devices have as many layers each.
+    """
     drawn: dict[str, Place] = {}
-    for place in _fitting(random.Random(seed)):
+    for place in _fitting(random.Random(seed), unequal=unequal):
         drawn.setdefault(_name(place), place)
         if len(drawn) == count:
             break
     return drawn
 
 
-def scenario(seed: int, count: int) -> dict[str, Any]:
+def scenario(seed: int, count: int, *, unequal: bool = False) -> dict[str, Any]:
     """Return the scenario LIKE with drawn places in place of its own."""
     like = read_scenario(find_scenario(LIKE))
     content = like.model_dump(exclude_defaults=True)
-    drawn = {name: place.model_dump(exclude_defaults=True) for name, place in places(seed, count).items()}
+    found = places(seed, count, unequal=unequal)
+    drawn = {name: place.model_dump(exclude_defaults=True) for name, place in found.items()}
     return {
         **content,
-        "name": f"places-{seed}",
-        "title": f"{count} places drawn with seed {seed}",
+        "name": f"{'unequal' if unequal else 'places'}-{seed}",
+        "title": f"{count} places{' of unequal stages' if unequal else ''} drawn with seed {seed}",
         "places": drawn,
     }
 
 
-def _fitting(draw: random.Random) -> Iterator[Place]:
+def _fitting(draw: random.Random, *, unequal: bool) -> Iterator[Place]:
     """Yield random places that fit, without end."""
     models, devices, links = (_shipped(kind) for kind in ("models", "devices", "links"))
     while True:
         model = draw.choice(models)
         count = min(draw.choice(COUNTS), library.model(model).layers)
-        kinds = draw.sample(devices, 2) if draw.random() < MIXED and count > 1 else [draw.choice(devices)]
-        stages = sorted(draw.choice(kinds) for _ in range(count))
+        if unequal:
+            count = max(count, 2)
+            kinds = draw.sample(devices, min(draw.choice((2, 3)), count))
+            stages = [*kinds, *(draw.choice(kinds) for _ in range(count - len(kinds)))]
+            draw.shuffle(stages)
+        else:
+            kinds = draw.sample(devices, 2) if draw.random() < MIXED and count > 1 else [draw.choice(devices)]
+            stages = sorted(draw.choice(kinds) for _ in range(count))
         small = "small_lm" in library.model(model).drafters and draw.random() < SMALL_LM
         default = LinkChoice(profile=draw.choice(links))
         own = {"d0": LinkChoice(profile=draw.choice(links))} if draw.random() < APART else {}
@@ -79,7 +90,7 @@ def _fitting(draw: random.Random) -> Iterator[Place]:
                 model=model,
                 quant=draw.choice(QUANTISATIONS),
                 drafter="small_lm" if small else None,
-                split=_split(library.model(model).layers, stages),
+                split=None if unequal else _split(library.model(model).layers, stages),
             ),
         )
         try:
@@ -119,8 +130,11 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=1, help="of the draw")
     parser.add_argument("--count", type=int, default=24, help="number of places")
-    arguments = parser.parse_args()
-    yaml.safe_dump(scenario(arguments.seed, arguments.count), sys.stdout, sort_keys=False, width=110)
+    parser.add_argument("--unequal", action="store_true", help="stages of different devices, of equal layers")
+    given = parser.parse_args()
+    yaml.safe_dump(
+        scenario(given.seed, given.count, unequal=given.unequal), sys.stdout, sort_keys=False, width=110
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,14 @@ import pytest
 
 from flowedge.core.errors import BadRequestError, DeviceError
 from flowedge.discovery.advertiser import Announcement
-from flowedge.discovery.interfaces import VIRTUAL, Interface, by_reachability, choose, local_interfaces
+from flowedge.discovery.interfaces import (
+    VIRTUAL,
+    Interface,
+    by_reachability,
+    choose,
+    local_interfaces,
+    shares_host,
+)
 from flowedge.discovery.settings import DiscoverySettings
 
 LO = Interface("lo", ("127.0.0.1/8", "::1/128"), multicast=False, loopback=True)
@@ -102,6 +109,14 @@ def test_addresses_with_a_direct_way_are_tried_first() -> None:
         "[fd00::9]:7",
         "127.0.0.1:7",
     ]
+
+
+def test_devices_of_one_host_are_known_by_their_addresses() -> None:
+    own = [Interface("eth0", ("192.168.1.5/24", "fe80::5/64"))]
+    assert not shares_host(["192.168.1.6:7070", "192.168.1.7:7070"], own)
+    assert shares_host(["192.168.1.6:7070", "192.168.1.6:7071"], own)
+    assert shares_host(["192.168.1.5:7070", "192.168.1.7:7070"], own), "one is on this machine"
+    assert shares_host(["[fe80::5%eth0]:7070"], own)
 
 
 def test_settings_that_cannot_be_used_are_refused() -> None:

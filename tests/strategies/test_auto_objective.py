@@ -281,7 +281,7 @@ def test_drafting_is_judged_by_its_speed_and_not_by_the_prediction_once_it_has_o
 
 
 def test_the_second_session_begins_with_plain_decoding_to_know_its_speed():
-    trial = DraftingProbation()
+    trial = DraftingProbation(one_host=True)
     trial.begin(1)
     for _ in range(20):
         trial.decide(1, predicted=9.0, measured=3.0, plain=2.0)
@@ -293,6 +293,13 @@ def test_the_second_session_begins_with_plain_decoding_to_know_its_speed():
     assert not trial.drafts, "plain decoding is faster than was predicted"
     trial.begin(1)
     assert not trial.drafts, "the third session knows it"
+
+
+def test_where_each_device_has_a_host_of_its_own_the_prediction_of_plain_decoding_is_believed():
+    trial = DraftingProbation()
+    for _ in range(3):
+        trial.begin(4)
+        assert speeds_of(trial, {Mode.ALL: 2.2}, 60) == [Mode.ALL] * 60
 
 
 def test_a_session_goes_on_drafting_where_the_one_before_it_gained():
@@ -318,7 +325,7 @@ def test_drafting_is_tried_at_once_where_plain_decoding_has_become_slower():
 
 
 def test_what_was_measured_counts_as_much_more_or_less_as_the_pipeline_has_become_faster_or_slower():
-    trial = DraftingProbation()
+    trial = DraftingProbation(one_host=True)
     for _ in range(2):
         trial.begin(1)
         for _ in range(20):
@@ -357,7 +364,7 @@ def speeds_of(trial: DraftingProbation, speeds: dict[Mode, float], tokens: int) 
 def test_the_third_session_shows_what_a_single_segment_in_flight_brings(
     speeds: dict[Mode, float], last: Mode
 ) -> None:
-    trial = DraftingProbation()
+    trial = DraftingProbation(one_host=True)
     trial.begin(4)
     assert Mode.ONE not in speeds_of(trial, speeds, 40)
     trial.begin(4)
@@ -371,7 +378,7 @@ def test_the_third_session_shows_what_a_single_segment_in_flight_brings(
 
 
 def test_a_single_segment_gives_way_when_several_have_become_faster() -> None:
-    trial, speeds = DraftingProbation(), {Mode.PLAIN: 3.0, Mode.ALL: 2.6, Mode.ONE: 4.0}
+    trial, speeds = DraftingProbation(one_host=True), {Mode.PLAIN: 3.0, Mode.ALL: 2.6, Mode.ONE: 4.0}
     for _ in range(3):
         trial.begin(4)
         speeds_of(trial, speeds, 40)
@@ -381,14 +388,14 @@ def test_a_single_segment_gives_way_when_several_have_become_faster() -> None:
 
 
 def test_a_pipeline_of_one_stage_has_one_segment_in_flight_in_any_case() -> None:
-    trial, speeds = DraftingProbation(), {Mode.PLAIN: 2.0, Mode.ALL: 3.0}
+    trial, speeds = DraftingProbation(one_host=True), {Mode.PLAIN: 2.0, Mode.ALL: 3.0}
     for _ in range(5):
         trial.begin(1)
         assert Mode.ONE not in speeds_of(trial, speeds, 40)
 
 
 def test_a_trial_that_a_short_answer_cuts_off_goes_on_with_the_next() -> None:
-    trial, speeds = DraftingProbation(), {Mode.PLAIN: 3.0, Mode.ALL: 2.6, Mode.ONE: 4.0}
+    trial, speeds = DraftingProbation(one_host=True), {Mode.PLAIN: 3.0, Mode.ALL: 2.6, Mode.ONE: 4.0}
     for tokens in (40, 40, 10):
         trial.begin(4)
         speeds_of(trial, speeds, tokens)

@@ -42,6 +42,7 @@ from flowedge.core.pipeline_config import (
 from flowedge.core.request import Request
 from flowedge.device.compute import ComputeChoice
 from flowedge.device.memory import read_memory_of
+from flowedge.discovery.interfaces import local_interfaces, shares_host
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.live.activity.observed_draft_node import ObservedDraftNode
 from flowedge.live.running_request import RunningRequest
@@ -452,6 +453,7 @@ class DraftNodeRole(PipelineRole):
     def _make_live(self, models: DraftModels) -> ObservedDraftNode:
         self._check_not_stopped()
         agent = self._agent
+        stages = [stage.address for route in self._routes for stage in route.stages]
         return ObservedDraftNode(
             models.make_machine(
                 agent.name,
@@ -459,6 +461,7 @@ class DraftNodeRole(PipelineRole):
                 self._taps or (),
                 num_routes=len(self._routes),
                 kept_rows=agent.config.limits.kept_rows,
+                one_host=shares_host(stages, local_interfaces()),
             ),
             models.executor,
             agent.make_timing(agent.compute),

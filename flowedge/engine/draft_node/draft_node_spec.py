@@ -35,6 +35,7 @@ class DraftNodeSpec:
             session begins with rows of another.
         whole_prefixes: whether a session can begin with all rows of an ended one alone, since the states of
             recurrent layers are behind its last row.
+        one_host: whether devices of the pipeline share a processor, and so slow each other down.
         least_prefix: a prompt that shares fewer rows with another session is computed from its start.
     """
 
@@ -54,6 +55,7 @@ class DraftNodeSpec:
     keeps_drafter: bool = False
     kept_rows: int = 0
     whole_prefixes: bool = False
+    one_host: bool = False
     least_prefix: int = 16
 
     def sequence_rows(self, request: Request) -> int:

@@ -191,6 +191,7 @@ class DraftModels:
         num_routes: int = DraftNodeSpec.num_routes,
         limits: AdmissionLimits = AdmissionLimits(),  # noqa: B008 (frozen)
         kept_rows: int = DraftNodeSpec.kept_rows,
+        one_host: bool = DraftNodeSpec.one_host,
     ) -> DraftNode:
         """Return the state machine of a draft node with these models, in front of stages with these taps.
 
@@ -206,11 +207,12 @@ class DraftModels:
             num_stages=num_stages,
             num_routes=num_routes,
             kept_rows=kept_rows,
+            one_host=one_host,
         )
         return DraftNode(
             device,
             spec,
-            partial(session_strategy, measured=MeasuredPipeline()),
+            partial(session_strategy, measured=MeasuredPipeline(one_host=one_host)),
             partial(StreamDecoder, self.tokenizer),  # which holds no weights, as `self` would
             limits,
         )
@@ -234,6 +236,8 @@ def draft_node_spec(
     drafter_name: str = DraftNodeSpec.drafter_name,
     verification: VerificationPlace = DRAFT_NODE,
     kept_taps: tuple[tuple[int, int], ...] = (),
+    *,
+    one_host: bool = DraftNodeSpec.one_host,
     **limits: int,
 ) -> DraftNodeSpec:
     """Return the spec of a draft node in front of stages with these taps.
@@ -253,6 +257,7 @@ def draft_node_spec(
         kept_taps=kept_taps,
         drafter_name=drafter_name,
         keeps_drafter=drafter is not None,
+        one_host=one_host,
         whole_prefixes=not RECURRENT.isdisjoint(getattr(config, "layer_types", None) or ()),
         **limits,
     )

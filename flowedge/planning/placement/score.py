@@ -76,6 +76,7 @@ def scripted_pipeline(
         verification=place,
         max_positions=max_positions,
         kept_rows=kept_rows,
+        one_host=pipeline.one_host,
         keeps_drafter=kept_rows > 0,
     )
     stages = [

@@ -126,6 +126,12 @@ class PipelineProfile:
         return len(self.stages)
 
     @property
+    def one_host(self) -> bool:
+        """Whether all devices are agents of one host, which share its cores."""
+        shares = self.draft_node.shared_cores is not None
+        return shares and all(device == self.draft_node for device in self.stages)
+
+    @property
     def drafters(self) -> tuple[DraftingSize, ...]:
         """All joined drafters, or the only one."""
         return self.drafting or (self.drafter,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 
 from flowedge.strategies.auto.load import PipelineLoad
 from flowedge.strategies.auto.probation import DraftingProbation
@@ -11,7 +12,7 @@ from flowedge.strategies.pipeline_steps import PipelineSteps
 
 
 class MeasuredPipeline:
-    """The times of one pipeline, and whether drafting pays there.
+    """The times of one pipeline, and whether drafting pays there; `one_host` is as in DraftNodeSpec.
 
     Attributes:
         times: of the pipeline's steps; alone: likewise while drafting with one segment in flight, where
@@ -21,9 +22,11 @@ class MeasuredPipeline:
         trials: by whether tokens are drawn at temperature 0, where more proposals are accepted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_host: bool = False) -> None:
         self.times = StepTimes()
         self.alone = StepTimes()
         self.load = PipelineLoad()
         self.steps = PipelineSteps()
-        self.trials: defaultdict[bool, DraftingProbation] = defaultdict(DraftingProbation)
+        self.trials: defaultdict[bool, DraftingProbation] = defaultdict(
+            partial(DraftingProbation, one_host=one_host)
+        )

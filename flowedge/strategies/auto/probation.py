@@ -26,11 +26,10 @@ class Mode(Enum):
 class DraftingProbation:
     """The mode of a pipeline: drafting as long as it is predicted to be faster, and measured to be.
 
-    What was slower is tried again after a pause, which doubles each time. In the first session the speed of
-    plain decoding is predicted, from segments beside which something was drafted. Devices that share a
-    processor are slower then, so where the prediction decides, plain decoding is measured. It is measured in
-    any case when the second session begins. For the same reason the third session begins with a single
-    segment in flight: where devices share a processor, several of them gain nothing.
+    What was slower is tried again after a pause, which doubles each time. The speed of plain decoding is
+    predicted, from segments beside which something was drafted. Devices of one host, which share a processor,
+    are slower then. There plain decoding is measured, where the prediction decides or when the second session
+    begins, and the third session begins with a single segment in flight, since several may gain nothing.
 
     Speeds are kept as multiples of the speed that plain decoding is predicted to have: they stay right where
     a device or a link becomes slower. Plain decoding itself measures neither, so drafting is tried at once
@@ -40,8 +39,10 @@ class DraftingProbation:
         mode: the present one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_host: bool = False) -> None:
+        """`one_host` is as in DraftNodeSpec."""
         self.mode = Mode.ALL
+        self._one_host = one_host
         self._sessions = 0
         self._stages = 1
         self._tokens = 0  # since the mode began
@@ -66,7 +67,7 @@ class DraftingProbation:
         """Begin another session on a pipeline of so many stages."""
         self._sessions += 1
         self._stages = stages
-        if self._sessions > 1 and Mode.PLAIN not in self._speeds:
+        if self._one_host and self._sessions > 1 and Mode.PLAIN not in self._speeds:
             self._enter(Mode.PLAIN)
         elif self._may_try_one:
             self._enter(Mode.ONE)
@@ -105,8 +106,8 @@ class DraftingProbation:
     def _may_try_one(self) -> bool:
         """Whether a single segment in flight has not been tried, and all else was, in earlier sessions."""
         tried = {*self._speeds, self.mode}
-        later = self._sessions > 1 and self._stages > 1
-        return later and Mode.ONE not in tried and {Mode.PLAIN, Mode.ALL} <= self._speeds.keys()
+        may_gain = self._one_host and self._sessions > 1 and self._stages > 1
+        return may_gain and Mode.ONE not in tried and {Mode.PLAIN, Mode.ALL} <= self._speeds.keys()
 
     def _enter(self, mode: Mode) -> None:
         if mode is not Mode.PLAIN:
@@ -142,7 +143,7 @@ class DraftingProbation:
     def _goes_on(self, predicted: float, measured: float) -> bool:
         """Return whether to go on drafting."""
         plain = self._speeds.get(Mode.PLAIN, 1.0)
-        enough = plain if Mode.PLAIN in self._speeds else _MUCH_FASTER
+        enough = _MUCH_FASTER if self._one_host and Mode.PLAIN not in self._speeds else plain
         if self._measured_tokens < _SHORT_TRIAL_TOKENS:
             return predicted > plain
         if self._measured_tokens < _TRIAL_TOKENS:

@@ -46,3 +46,12 @@ def test_drawn_places_fit_and_are_of_many_kinds(
     assert any(len({device.title for device in case.emulation.stages}) > 1 for case in found)
     assert any(len({link.mbps for link in case.emulation.links}) > 1 for case in found)
     assert any(case.emulation.drafter.kind == "small_lm" for case in found)
+
+
+def test_stages_are_unequal_where_that_is_asked_for(tmp_path: Path) -> None:
+    found = places(3, 8, unequal=True)
+    assert all(place.emulated.split is None for place in found.values()), "they have as many layers each"
+    drawn = {name: place.model_dump(exclude_defaults=True) for name, place in found.items()}
+    like = read_scenario(find_scenario("regimes")).model_dump(exclude_defaults=True)
+    for case in cases(Scenario.checked({**like, "places": drawn}, "the drawn places"), tmp_path):
+        assert len({device.title for device in case.emulation.stages}) > 1
