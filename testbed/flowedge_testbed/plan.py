@@ -21,6 +21,7 @@ from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.strategies.published.specpipe_db import SpecPipeDB
 from flowedge.strategies.published.stepwise import SpecPipe
 from flowedge.strategies.registry import make_strategy
+from flowedge_testbed.emulation.changing_costs import Events, events_of
 from flowedge_testbed.emulation.emulate import emulate
 from flowedge_testbed.emulation.place import Place
 from flowedge_testbed.emulation.published_places import AUTO
@@ -76,16 +77,20 @@ def _case(scenario: Scenario, name: str | None, place: Place, point: Point, besi
         return with_retained_taps(placed, kept_taps) if scenario.clock == "replay" else placed
 
     profile = name or f"{place.emulated.model}-{emulation.format_name}{emulation.drafter_format_name}"
-    return case_of(scenario, profile, point, drawing)
+    return case_of(scenario, profile, point, drawing, events_of(place.events, emulation))
 
 
 def case_of(
-    scenario: Scenario, profile: str, point: Point, drawing: Callable[[VerificationChoice], Setup]
+    scenario: Scenario,
+    profile: str,
+    point: Point,
+    drawing: Callable[[VerificationChoice], Setup],
+    events: Events = (),
 ) -> Case:
     """Return the case whose pipeline `drawing` gives for each place of the draw."""
     places = {method: scenario.verification_of(method) for method in scenario.strategies}
     setups = {choice: drawing(choice) for choice in dict.fromkeys((*places.values(), AUTO))}
-    return Case(profile, point, _point_options(point), setups, places)
+    return Case(profile, point, _point_options(point), setups, places, events)
 
 
 def _point_options(point: Point) -> Options:
@@ -145,6 +150,11 @@ def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, metho
     return tuple(sorted(fixed.items()))
 
 
+def events_content(events: Events) -> dict[str, Any]:
+    """Return what a run's key says of its events: nothing if it has none."""
+    return {"events": [event.model_dump() for event in events]} if events else {}
+
+
 def system_of(scenario: Scenario, method: str) -> System:
     """Return the system that runs a method.
 
@@ -173,7 +183,7 @@ class _Planner:
 
     def cell(self, case: Case, method: str, dataset: Dataset, temperature: float, noise: Noise) -> Cell:
         (strategy, _), options = self._scenario.method(method), self._choose(case, method)
-        setup, system = case.setup_of(method), system_of(self._scenario, method)
+        system = system_of(self._scenario, method)
         keys: list[str] = []
         places: list[int] = []
         longest = 0
@@ -182,7 +192,7 @@ class _Planner:
                 sampling = self._scenario.sampling(temperature, seed * 1_000_003 + index)
                 prompts = self._asked(dataset, index, sampling)
                 for prompt, repeat in itertools.product(prompts, range(self._scenario.repeats)):
-                    run = self._run(setup, strategy, options, system, prompt, sampling, noise, repeat)
+                    run = self._run(case, method, options, system, prompt, sampling, noise, repeat)
                     self._tasks.setdefault((prompt, sampling), {}).setdefault(run.key, run)
                     keys.append(run.key)
                     places.append(index)
@@ -209,8 +219,8 @@ class _Planner:
 
     def _run(
         self,
-        setup: Setup,
-        strategy: str,
+        case: Case,
+        method: str,
         options: Options,
         system: System,
         prompt: tuple[int, ...],
@@ -218,7 +228,8 @@ class _Planner:
         noise: Noise,
         repeat: int,
     ) -> Run:
-        scenario = self._scenario
+        scenario, setup = self._scenario, case.setup_of(method)
+        strategy, _ = scenario.method(method)
         content = {
             **self._base,
             "strategy": strategy,
@@ -231,9 +242,20 @@ class _Planner:
             "max_new_tokens": scenario.max_new_tokens,
             "prefill_rows": scenario.prefill_rows,
             "repeat": repeat,
+            **events_content(case.events),
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        return Run(digest[:24], strategy, options, setup, repeat * 7919, scenario.prefill_rows, noise, system)
+        return Run(
+            digest[:24],
+            strategy,
+            options,
+            setup,
+            repeat * 7919,
+            scenario.prefill_rows,
+            noise,
+            system,
+            case.events,
+        )
 
     def _sizes_of(self, setup: Setup) -> dict[str, Any]:
         if id(setup) not in self._sizes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
-from flowedge.core.errors import DeadlineError
+from flowedge.core.errors import BadRequestError, DeadlineError
 from flowedge.core.request import Finished, Request, StageReport, Tokens, VerifierCounts
 from flowedge.engine.activity import DRAFT, FORWARD
 from flowedge.engine.statistics import RequestClock, RequestStatistics
@@ -95,6 +96,32 @@ class RunRecord:
     def devices(self) -> tuple[DeviceUsage, ...]:
         """The draft node, the stages and the middle models' devices, in this order."""
         return (self.draft_node, *self.stages, *self.middles)
+
+    @property
+    def token_times_s(self) -> tuple[float, ...]:
+        """When each token came out, in seconds from the request's arrival."""
+        return tuple(accumulate(self.itl_s, initial=self.ttft_s))
+
+    def tokens_before(self, time_s: float) -> int:
+        """Return how many tokens came out before a time, in seconds from the request's arrival."""
+        return sum(time < time_s for time in self.token_times_s)
+
+    def speed_from(self, token: int) -> float:
+        """Return the tokens/s of the tokens behind that of an index, counted from 0.
+
+        Compare runs of one request over the same tokens, since tokens take longer as the context grows: for
+        example over those behind the first token that came out after an event.
+
+        Raises:
+            BadRequestError: when no token came out later.
+        """
+        times = self.token_times_s
+        if token >= len(times) or times[-1] <= times[token]:
+            raise BadRequestError(
+                f"the answer of {self.new_tokens} tokens in {self.latency_s:.3g} s has none that came out "
+                f"later than token {token}"
+            )
+        return (len(times) - 1 - token) / (times[-1] - times[token])
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

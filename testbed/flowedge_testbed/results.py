@@ -178,9 +178,12 @@ def _memory(cell: Cell, devices: Sequence[str]) -> dict[str, float] | None:
 
 
 def _predicted(cell: Cell, hit_rate: float | None) -> dict[str, float | None]:
-    """Return the milliseconds between tokens by the papers' models of latency, where they have one."""
+    """Return the milliseconds between tokens by the papers' models of latency, where they have one.
+
+    They have none of a pipeline that changes.
+    """
     setup, found = cell.case.setup_of(cell.method), None
-    if isinstance(setup, PipelineProfile):
+    if isinstance(setup, PipelineProfile) and not cell.case.events:
         found = predicted_latency(setup, cell.strategy, dict(cell.options), hit_rate)
     missed = None if found is None else found.with_misses
     return {

@@ -17,9 +17,9 @@ from flowedge.engine.jobs import DraftExecutor, StageExecutor
 from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.models.taps import retained_values, tapped_values
 from flowedge.planning.in_process import machine_pipeline, virtual_pipeline
-from flowedge.planning.profile_costs import ProfileCosts
 from flowedge.planning.split import even_split
-from flowedge.planning.virtual_pipeline import DRAFT_NODE, VirtualPipeline
+from flowedge.planning.virtual_pipeline import DRAFT_NODE, Costs, VirtualPipeline
+from flowedge_testbed.emulation.changing_costs import ChangingCosts
 from flowedge_testbed.emulation.draft_share import DraftShare
 from flowedge_testbed.live.real_backend import RealBackend
 from flowedge_testbed.load.load_plan import LoadRun, LoadTask
@@ -71,7 +71,7 @@ class VirtualBackend:
 
     def measure(self, task: Task) -> Iterator[tuple[Run, RunRecord, Trace]]:
         for run in task.runs:
-            costs = run.system.costs(run.emulation, run.link_seed, run.strategy)
+            costs = run.costs()
             observer = TraceObserver(costs)
             yield (
                 run,
@@ -81,7 +81,7 @@ class VirtualBackend:
     def measure_load(self, task: LoadTask) -> Iterator[tuple[LoadRun, LoadRecord, Trace]]:
         for load in task.runs:
             run = load.run
-            costs = run.system.costs(run.emulation, run.link_seed, run.strategy)
+            costs = run.costs()
             observer = LoadObserver(costs)
             pipeline = self._pipeline(run, costs, observer)
 
@@ -98,7 +98,7 @@ class VirtualBackend:
     def close(self) -> None:
         pass
 
-    def _pipeline(self, run: Run, costs: ProfileCosts, observer: TraceObserver) -> VirtualPipeline:
+    def _pipeline(self, run: Run, costs: Costs, observer: TraceObserver) -> VirtualPipeline:
         models, stages = self._models, len(run.emulation.stages)
         layers = models.checkpoint.config.num_hidden_layers
         if stages > layers:
@@ -106,7 +106,7 @@ class VirtualBackend:
                 f"the model of {layers} layers cannot be computed on {stages} stages; use --clock replay"
             )
         split = tuple(even_split(layers, stages, larger_first=True))
-        return virtual_pipeline(
+        pipeline = virtual_pipeline(
             models.checkpoint,
             split,
             costs,
@@ -121,6 +121,7 @@ class VirtualBackend:
             express_fault=run.system.express_fault,
             driver=run.driver,
         )
+        return _timed(pipeline, costs)
 
 
 class ReplayBackend:
@@ -143,7 +144,7 @@ class ReplayBackend:
                 if kind not in drafters:
                     noise, drafter = draft_noise(task.sampling, run.noise), models.drafter_for(kind[1])
                     drafters[kind] = PathDrafter(drafter, path, f"replay-{run.noise}", noise)
-                costs = run.system.costs(run.emulation, run.link_seed, run.strategy)
+                costs = run.costs()
                 observer = TraceObserver(costs)
                 replayed = ReplayDraft(path, drafters[kind])
                 pipeline = self._pipeline(run, costs, observer, partial(ReplayStage, path), replayed)
@@ -162,7 +163,7 @@ class ReplayBackend:
 
     def _load(self, task: LoadTask, load: LoadRun, kept: KeptPaths) -> tuple[LoadRecord, Trace]:
         run = load.run
-        costs = run.system.costs(run.emulation, run.link_seed, run.strategy)
+        costs = run.costs()
         observer, drafts = LoadObserver(costs), ReplayDrafts()
         stages: list[ReplayStages] = []
 
@@ -192,7 +193,7 @@ class ReplayBackend:
     def _pipeline(
         self,
         run: Run,
-        costs: ProfileCosts,
+        costs: Costs,
         observer: TraceObserver,
         make_stage: Callable[[int], StageExecutor],
         draft: DraftExecutor,
@@ -231,7 +232,7 @@ class ReplayBackend:
             verification=emulation.verification,
             one_host=emulation.one_host,
         )
-        return machine_pipeline(
+        pipeline = machine_pipeline(
             spec,
             draft,
             stages,
@@ -242,6 +243,7 @@ class ReplayBackend:
             express_fault=run.system.express_fault,
             driver=run.driver,
         )
+        return _timed(pipeline, costs)
 
 
 BACKENDS: dict[str, Callable[[ModelSet, Path], RunBackend]] = {
@@ -271,6 +273,13 @@ def make_run_backend(name: str, models: ModelSet, directory: Path) -> RunBackend
     """
     check_clock(name)
     return BACKENDS[name](models, directory)
+
+
+def _timed(pipeline: VirtualPipeline, costs: Costs) -> VirtualPipeline:
+    """Return a new pipeline, whose clock says when the events of its costs happen."""
+    if isinstance(costs, ChangingCosts):
+        costs.now = lambda: pipeline.now
+    return pipeline
 
 
 def _finish(

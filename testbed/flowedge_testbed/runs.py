@@ -11,7 +11,9 @@ from flowedge.core.pipeline_config import VerificationChoice
 from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.planning.profile.pipeline import PipelineProfile
+from flowedge.planning.profile_costs import ProfileCosts
 from flowedge.planning.virtual_pipeline import VirtualPipeline
+from flowedge_testbed.emulation.changing_costs import ChangingCosts, Events
 from flowedge_testbed.emulation.published_places import AUTO
 from flowedge_testbed.emulation.stage_groups import groups_of
 from flowedge_testbed.emulation.system import OWN_SYSTEM, System
@@ -39,6 +41,7 @@ class Case:
         options: the strategy options that the point sets.
         drawing: the pipeline by where it draws tokens, for each place that a method has, and for auto.
         places: where each method of the scenario draws.
+        events: that change the pipeline in the middle of each request.
     """
 
     profile: str
@@ -46,6 +49,7 @@ class Case:
     options: Options
     drawing: Mapping[VerificationChoice, Setup]
     places: Mapping[str, VerificationChoice]
+    events: Events = ()
 
     @property
     def setup(self) -> Setup:
@@ -86,6 +90,7 @@ class Run:
     prefill_rows: int
     noise: Noise = "plain"
     system: System = OWN_SYSTEM
+    events: Events = ()
 
     @property
     def emulation(self) -> PipelineProfile:
@@ -95,6 +100,11 @@ class Run:
             BadRequestError: when the pipeline is on real hosts.
         """
         return _emulation(self.setup)
+
+    def costs(self) -> ProfileCosts | ChangingCosts:
+        """Return the costs of the run, changed by its events."""
+        costs = self.system.costs(self.emulation, self.link_seed, self.strategy)
+        return ChangingCosts(costs, self.events) if self.events else costs
 
     @property
     def driver(self) -> Callable[..., VirtualPipeline]:
@@ -161,13 +171,13 @@ class Plan:
 
 
 def by_setup(tasks: Sequence[Task]) -> list[Task]:
-    """Return the same runs as tasks of a single pipeline each, grouped by pipeline."""
-    setups: list[Setup] = []
+    """Return the same runs as tasks of a single pipeline each, with its events, grouped by pipeline."""
+    pipelines: list[tuple[Setup, Events]] = []
     for task in tasks:
-        setups.extend(run.setup for run in task.runs if run.setup not in setups)
+        pipelines.extend(each for run in task.runs if (each := (run.setup, run.events)) not in pipelines)
     parts = [
-        replace(task, runs=tuple(run for run in task.runs if run.setup == setup))
-        for setup in setups
+        replace(task, runs=tuple(run for run in task.runs if (run.setup, run.events) == pipeline))
+        for pipeline in pipelines
         for task in tasks
     ]
     return [part for part in parts if part.runs]

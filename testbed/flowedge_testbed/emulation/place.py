@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from flowedge.core.pipeline_config import Quantisation
 from flowedge.planning.profile.model import PricedQuant, YamlDocument
@@ -93,9 +93,70 @@ class Emulated(YamlDocument):
     split: list[Count] | None = None
 
 
+class PlaceEvent(YamlDocument):
+    """A change of a device, or of the link out of a device, in the middle of a request.
+
+    It replaces what an earlier event has set of the same device or link: a later `slower: 1` ends a
+    `slower: 2`, and `add_ms: 0` a delay.
+
+    Attributes:
+        at_s: when it happens, in seconds from when the request is handed to the pipeline; under a load, from
+            when the load begins.
+        device: the device that changes: d0, v1, v2, ..., m1, ... Where `head_computes`, d0 and v1 are one
+            device, and an event for each of them changes it.
+        link: the device whose outgoing link changes, by the same names.
+        slower: the factor by which computing, or transfers over the link, take longer than by the profile.
+        add_ms: milliseconds by which the link's latency is above the profile's.
+    """
+
+    at_s: float = Field(ge=0, allow_inf_nan=False)
+    device: str | None = None
+    link: str | None = None
+    slower: float | None = Field(default=None, ge=1, allow_inf_nan=False)
+    add_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _changes_one_thing(self) -> PlaceEvent:
+        if (self.device is None) == (self.link is None):
+            raise ValueError("an event changes a device or a link: give the one or the other")
+        if self.device is not None and self.add_ms is not None:
+            raise ValueError(
+                f"add_ms is of links: give link: {self.device} for the link that leaves {self.device}, or "
+                "slower for the device"
+            )
+        if self.slower is None and self.add_ms is None:
+            raise ValueError(f"nothing changes at {self.changed}: give slower, or add_ms for a link")
+        return self
+
+    @property
+    def changed(self) -> str:
+        """The device that changes, or whose outgoing link does."""
+        return self.device or self.link or ""
+
+
+def from_the_start(events: Iterable[PlaceEvent]) -> tuple[PlaceEvent, ...]:
+    """Return events, in the order of their times, that have the effect of all these from the start.
+
+    A run with them tells what a method reaches that knew from the start how the place changes.
+    """
+    ordered = sorted(events, key=lambda event: event.at_s)
+    return tuple(event.model_copy(update={"at_s": 0.0}) for event in ordered)
+
+
 class Place(YamlDocument):
-    """One emulated pipeline of a scenario that has several on different devices."""
+    """One emulated pipeline of a scenario that has several on different devices.
+
+    Attributes:
+        events: what changes in the middle of each request.
+    """
 
     devices: Devices
     links: Links
     emulated: Emulated
+    events: list[PlaceEvent] = Field(default_factory=list)
+
+    @model_serializer(mode="wrap")
+    def _write_events(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out events if there are none, so that older results keep their settings."""
+        written: dict[str, Any] = write(self)
+        return {key: value for key, value in written.items() if key != "events" or value}

@@ -23,7 +23,7 @@ from flowedge_testbed.load.arrivals import (
     RequestList,
     StaticBatches,
 )
-from flowedge_testbed.plan import options_of, system_of
+from flowedge_testbed.plan import events_content, options_of, system_of
 from flowedge_testbed.profiles.documents import HitRates
 from flowedge_testbed.prompts import Dataset
 from flowedge_testbed.runs import Case, Options, Run
@@ -183,9 +183,12 @@ def _run(
         "counted": [counted.start, counted.stop],
         "think_s": choice.think_s,
         "static_batches": static,
+        **events_content(case.events),
     }
     key = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:24]
-    run = Run(key, strategy, options, case.setup_of(method), 0, scenario.prefill_rows, noise, system)
+    run = Run(
+        key, strategy, options, case.setup_of(method), 0, scenario.prefill_rows, noise, system, case.events
+    )
     return LoadRun(run, point, counted, choice.think_s, static)
 
 

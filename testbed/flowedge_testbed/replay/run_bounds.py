@@ -78,10 +78,10 @@ class RunBounds:
 
 
 def is_bounded(run: Run) -> bool:
-    """Return whether devices are emulated and the drafter alone drafts, as C(M) assumes."""
+    """Return whether emulated devices do not change and the drafter alone drafts, as C(M) assumes."""
     strategy = make_strategy(run.strategy, dict(run.options))
     drafts_alone = not (isinstance(strategy, HierarchicalStrategy) and strategy.max_side_routes > 0)
-    return drafts_alone and isinstance(run.setup, PipelineProfile)
+    return drafts_alone and isinstance(run.setup, PipelineProfile) and not run.events
 
 
 def drafts(run: Run) -> bool:
