@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 
 from flowedge.agent.local_cluster import LocalAgent, LocalCluster
@@ -11,8 +11,10 @@ from flowedge.core.errors import BadRequestError
 from flowedge.device.process import module_command
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.virtual_pipeline import DRAFT_NODE, device_of, places_of
+from flowedge_testbed.emulation.changing_costs import Events
 from flowedge_testbed.paced.namespaces import Namespaces
 from flowedge_testbed.paced.pacing import PacedPipeline
+from flowedge_testbed.paced.run_clock import RunClock
 from flowedge_testbed.paced.timings import JobTiming, TimingReader
 
 
@@ -32,6 +34,7 @@ class PacedCluster:
         self._places = places_of(stages, middles)
         self._directory: Path | None = None
         self._readers: list[TimingReader] = []
+        self._clock: RunClock | None = None
         self._stack = ExitStack()
 
     @property
@@ -55,6 +58,7 @@ class PacedCluster:
         """
         with ExitStack() as stack:
             self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flowedge-paced-")))
+            self._clock = stack.enter_context(closing(RunClock(self._clock_file)))
             if self._network is not None:
                 stack.enter_context(self._network)
             stack.enter_context(self._agents)
@@ -65,11 +69,12 @@ class PacedCluster:
         """Stop the agents and take their network down."""
         self._stack.close()
 
-    def emulate(self, emulation: PipelineProfile, seed: int) -> None:
+    def emulate(self, emulation: PipelineProfile, seed: int, events: Events = ()) -> None:
         """Make the next assembled pipeline take the time of `emulation`, on the first agents.
 
         Args:
             seed: of the links' jitter.
+            events: that change the pipeline in the middle of each run (see `running`).
 
         Raises:
             BadRequestError: when the emulation has more stages or middle models than there are agents.
@@ -80,13 +85,19 @@ class PacedCluster:
                 f"{wanted[0]} stages and {wanted[1]} devices of middle models are to be emulated by "
                 f"{len(self.stages)} and {len(self.middles)} agents"
             )
-        PacedPipeline(emulation, seed, self._network is not None).write(self._pipeline)
+        PacedPipeline(emulation, seed, self._network is not None, events).write(self._pipeline)
         if self._network is not None:
             for place in range(DRAFT_NODE, len(emulation.stages)):
                 self._network.limit(self._places.index(place), emulation.links[place].mbps)
             sides = [link for middle in emulation.middles for link in middle.links]
             for number, link in enumerate(sides, start=1):
                 self._network.limit(self._places.index(device_of(number)), link.mbps)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Carry out a run within the context: from its beginning on, the events' times are counted."""
+        if self._clock is None:
+            raise BadRequestError("the agents have not been started")
+        return self._clock.running()
 
     def timings(self) -> list[JobTiming]:
         """Return the times of all jobs since the last call."""
@@ -103,6 +114,10 @@ class PacedCluster:
     def _pipeline(self) -> Path:
         return self._in_directory("pipeline.json")
 
+    @property
+    def _clock_file(self) -> Path:
+        return self._in_directory("clock")
+
     def _timings(self, agent: int) -> Path:
         return self._in_directory(f"timings-{agent}")
 
@@ -118,6 +133,7 @@ class PacedCluster:
             "--host": host,
             "--place": str(self._places[agent]),
             "--pipeline": str(self._pipeline),
+            "--clock": str(self._clock_file),
             "--timings": str(self._timings(agent)),
         }
         command = [

@@ -17,6 +17,7 @@ from flowedge.device.compute import FLOAT32
 from flowedge.engine.executors.draft_models import PREFILL_ROWS
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.strategies.published.pipespec import PipeSpec
+from flowedge_testbed.emulation.changing_costs import Events
 from flowedge_testbed.emulation.draft_share import WHOLE, DraftShare
 from flowedge_testbed.live.live_run import run_live
 from flowedge_testbed.live.load_run import run_live_load
@@ -60,7 +61,7 @@ class PacedBackend:
     def __init__(self, models: ModelSet, directory: Path) -> None:  # noqa: ARG002
         self._models = models
         self._cluster: PacedCluster | None = None
-        self._assembled: tuple[PipelineProfile, int] | None = None
+        self._assembled: tuple[PipelineProfile, int, Events] | None = None
         self._spec: PipelineSpec | None = None
         self._pipeline = ""
         self._timings: dict[str, list[JobTiming]] = {}  # by method
@@ -73,7 +74,8 @@ class PacedBackend:
         """
         for run in task.runs:
             cluster, spec = self._prepare(task.prompt, run)
-            record, trace = run_live(spec.draft_node, spec.stages, task, run, spec.middle_addresses)
+            with cluster.running():
+                record, trace = run_live(spec.draft_node, spec.stages, task, run, spec.middle_addresses)
             self._timings.setdefault(run.strategy, []).extend(cluster.timings())
             yield run, record, trace
 
@@ -85,7 +87,8 @@ class PacedBackend:
         """
         for load in task.runs:
             cluster, spec = self._prepare(task.requests.prompts[0], load.run)
-            record, trace = run_live_load(spec.draft_node, spec.stages, task, load)
+            with cluster.running():
+                record, trace = run_live_load(spec.draft_node, spec.stages, task, load)
             self._timings.setdefault(load.run.strategy, []).extend(cluster.timings())
             yield load, record, trace
 
@@ -112,13 +115,13 @@ class PacedBackend:
         emulation = run.emulation
         self._check(run)
         cluster = self._agents(emulation.num_stages, sum(emulation.side_counts))
-        wanted = (emulation, run.link_seed)
+        wanted = (emulation, run.link_seed, run.events)
         if self._assembled == wanted and self._spec is not None:
             return cluster, self._spec
         if self._assembled is not None and self._spec is not None:
             release([self._spec.draft_node], self._pipeline)
         self._assembled = None
-        cluster.emulate(emulation, run.link_seed)
+        cluster.emulate(*wanted)
         spec = PipelineSpec(
             draft_node=cluster.draft_node.address,
             stages=tuple(agent.address for agent in cluster.stages[: len(emulation.stages)]),

@@ -15,6 +15,8 @@ from flowedge.planning.profile_costs import ProfileCosts
 from flowedge.planning.virtual_pipeline import DRAFT_NODE, route_lines
 from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.events import TARGET
+from flowedge_testbed.emulation.changing_costs import ChangingCosts, Events
+from flowedge_testbed.paced.run_clock import RunClock
 from flowedge_testbed.paced.timings import JobTiming, TimingLog
 
 
@@ -25,11 +27,13 @@ class PacedPipeline:
     Attributes:
         seed: added to the seed of each link's jitter.
         shaped: whether the network holds messages to the links' rates.
+        events: that change the pipeline in the middle of each run.
     """
 
     emulation: PipelineProfile
     seed: int
     shaped: bool
+    events: Events = ()
 
     def write(self, path: Path) -> None:
         """Write the pipeline to a file, whole or not at all."""
@@ -60,9 +64,11 @@ class DevicePacing:
     middle model sent it: a message does not say which link of the emulation it came over.
     """
 
-    def __init__(self, pipeline: PacedPipeline, place: int, log: TimingLog) -> None:
+    def __init__(self, pipeline: PacedPipeline, place: int, log: TimingLog, clock: RunClock) -> None:
+        """clock: of the runs, by which the pipeline's events happen."""
         self.shaped = pipeline.shaped
-        self._costs = ProfileCosts(pipeline.emulation, pipeline.seed)
+        costs = ProfileCosts(pipeline.emulation, pipeline.seed)
+        self._costs = ChangingCosts(costs, pipeline.events, clock.seconds) if pipeline.events else costs
         self.row_bytes = self._costs.row_bytes(place)
         self._place = place
         self._log = log

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from flowedge.core.errors import BadRequestError, DeviceError
+from flowedge.core.messages import Credit
 from flowedge.planning.profile.model import LayerSize, ModelProfile
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.roofline import layer_s
@@ -22,16 +24,20 @@ from flowedge.planning.split import even_split
 from flowedge.planning.virtual_pipeline import DRAFT_NODE
 from flowedge.protocol.link_kind import LinkKind
 from flowedge_testbed.compare import compared, table
+from flowedge_testbed.emulation.place import PlaceEvent
 from flowedge_testbed.paced import namespaces
 from flowedge_testbed.paced.namespaces import Namespaces, free_network
 from flowedge_testbed.paced.paced_backend import why_loopback
 from flowedge_testbed.paced.pacing import DevicePacing, PacedPipeline
+from flowedge_testbed.paced.run_clock import RunClock
 from flowedge_testbed.paced.timings import JobTiming, ScheduleAccuracy, TimingLog, TimingReader
 from flowedge_testbed.profiles import library
 from flowedge_testbed.stored_runs import read_load_record, read_record
 from tests.drafting.eagle3_files import save_eagle3_head
+from tests.planning.test_profile_costs import forward
 from tests.support.commands import run_command
 from tests.support.processes import CLI
+from tests.support.session_jobs import batch_of
 from tests.support.waiting import await_that
 from tests.testbed.conftest import Bench, ScenarioFile, results
 
@@ -80,35 +86,77 @@ def emulation(stages: int = 3, **links: float) -> PipelineProfile:
     )
 
 
+EVENTS = (
+    PlaceEvent(at_s=0, device="v1", slower=3),
+    PlaceEvent(at_s=0, link="v1", slower=2, add_ms=30),
+    PlaceEvent(at_s=900, device="v1", slower=9),
+)
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> TimingLog:
     return TimingLog(tmp_path / "timings")
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Iterator[RunClock]:
+    with closing(RunClock(tmp_path / "clock")) as made:
+        yield made
 
 
 @pytest.mark.parametrize(
     ("place", "in_band_ms", "reply_ms"), [(DRAFT_NODE, 3, 1), (0, 4, 2), (1, 1, 3), (2, 2, 3)]
 )
 def test_a_message_is_late_by_the_link_it_came_over(
-    log: TimingLog, place: int, in_band_ms: float, reply_ms: float
+    log: TimingLog, clock: RunClock, place: int, in_band_ms: float, reply_ms: float
 ) -> None:
-    pacing = DevicePacing(PacedPipeline(emulation(), 0, False), place, log)
+    pacing = DevicePacing(PacedPipeline(emulation(), 0, False), place, log, clock)
     assert pacing.latency(LinkKind.IN_BAND) == pytest.approx(in_band_ms / 1e3)
     assert pacing.latency(LinkKind.EXPRESS) == pytest.approx(4 / 1e3), "the draft node's"
     assert pacing.latency(LinkKind.REPLY) == pytest.approx(reply_ms / 1e3)
 
 
+def test_events_happen_by_the_clock_of_a_run(log: TimingLog, clock: RunClock, tmp_path: Path) -> None:
+    """The clock is the benchmark's, which the agent reads in another process."""
+    job, message = batch_of(forward(1, 0)), Credit("s")
+    with closing(RunClock(tmp_path / "clock")) as own:
+        of_stage, of_draft_node = (
+            DevicePacing(PacedPipeline(emulation(), 0, False, EVENTS), place, log, clock)
+            for place in (0, DRAFT_NODE)
+        )
+
+        def costs() -> list[float]:
+            return [
+                of_stage.job(job), of_stage.layer(job), of_stage.transfer(message),
+                of_stage.latency(LinkKind.REPLY), of_draft_node.latency(LinkKind.REPLY),
+            ]  # fmt: skip
+
+        before = costs()
+        with own.running():
+            behind = costs()
+        between = costs()
+        with own.running():
+            assert costs() == behind
+    assert clock.seconds() == float("-inf")
+    assert between == before
+    job_s, layer_s, transfer_s, after_s, before_s = before
+    assert behind == pytest.approx([3 * job_s, 3 * layer_s, 2 * transfer_s, after_s, before_s + 0.03])
+
+
 @pytest.mark.parametrize(("drafter", "widths"), [("eagle", (1, 1, 1)), ("eagle3", (2, 3, 4))])
-def test_rows_have_the_emulated_size(log: TimingLog, drafter: str, widths: tuple[int, ...]) -> None:
+def test_rows_have_the_emulated_size(
+    log: TimingLog, clock: RunClock, drafter: str, widths: tuple[int, ...]
+) -> None:
     single = library.model("llama2-7b").model_copy(update={"dtype": "float32"})
     for model, element in ((library.model("llama2-7b"), 2), (single, 4)):
         made = replace(emulation(), model=model, drafter=model.drafters[drafter])
         pipeline = PacedPipeline(made, 0, False)
-        sent = [DevicePacing(pipeline, place, log).row_bytes for place in range(3)]
+        sent = [DevicePacing(pipeline, place, log, clock).row_bytes for place in range(3)]
         assert sent == [width * 4096 * element for width in widths]
 
 
 def test_what_agents_are_told_survives_the_file(tmp_path: Path) -> None:
-    pipeline = PacedPipeline(emulation(jitter_ms=0.5), 7, True)
+    pipeline = PacedPipeline(emulation(jitter_ms=0.5), 7, True, EVENTS)
     pipeline.write(tmp_path / "pipeline.json")
     assert PacedPipeline.read(tmp_path / "pipeline.json") == pipeline
     with pytest.raises(BadRequestError, match=r"absent\.json"):
@@ -193,6 +241,33 @@ def test_agents_on_loopback_give_the_tokens_of_replay(
     assert facts["network"] == {"kind": "loopback", "because": "the test wants none"}
     assert facts["schedule"]["jobs"] > 0
     assert children() <= before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_loopback")
+def test_a_stage_becomes_slower_in_the_middle_of_a_paced_answer(
+    scenario_file: ScenarioFile, scenario: Path, bench: Bench, tmp_path: Path
+) -> None:
+    content = yaml.safe_load(scenario.read_text())
+    place = {"devices": content["devices"], "links": content["links"], "emulated": content["emulated"][0]}
+    tokens, at_s, slower = 24, 0.3, 8
+    place["events"] = [{"at_s": at_s, "device": "v1", "slower": slower}]
+    alone = {"devices": None, "links": None, "emulated": [], "strategies": ["autoregressive"]}
+    changing = scenario_file(**{**content, **alone, "places": {"home": place}, "max_new_tokens": tokens})
+    found = {}
+    for clock in ("paced", "replay"):
+        bench(changing, tmp_path / clock, clock=clock)
+        (file,) = (tmp_path / clock / "runs").glob("*.json")
+        found[clock] = read_record(tmp_path / clock, file.stem)
+    paced, replayed = found["paced"], found["replay"]
+    assert paced is not None
+    assert replayed is not None
+    assert paced.output == replayed.output
+    # A busy machine makes an answer later and not earlier: so more of its jobs come behind the event, and all
+    # of these take as long as the slower stage does.
+    assert 0 < replayed.tokens_before(at_s) < tokens - 1
+    assert paced.stages[0].busy_s >= 0.9 * replayed.stages[0].busy_s
+    assert paced.stages[1].busy_s < replayed.stages[0].busy_s
 
 
 @pytest.mark.proof
