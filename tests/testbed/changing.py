@@ -15,7 +15,8 @@ from flowedge_testbed.run_backends import make_run_backend
 from flowedge_testbed.runs import Case, Run, Task
 from flowedge_testbed.scenario import SHIPPED, read_scenario
 
-QUESTION = "A box holds 12 eggs. How many eggs are in 5 boxes? Explain it step by step."
+# At temperature 0 the bundled model answers this prompt with more than 192 tokens, which do not loop.
+QUESTION = "You are a lighthouse keeper on a stormy night. Describe what you see from the top of the tower."
 
 
 @dataclass(frozen=True)

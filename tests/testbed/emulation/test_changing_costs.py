@@ -253,11 +253,10 @@ def test_events_are_part_of_what_is_stored_and_leave_no_bounds(
     assert runs[0]["tokens_per_s"] > runs[1]["tokens_per_s"]
 
 
-@pytest.mark.slow
 def test_the_shipped_places_change_early_in_an_answer(pair: ModelSet, tmp_path: Path) -> None:
-    """Auto has the most tokens before an event, since it is the fastest."""
+    """Even a method that is four times as fast as plain decoding has half of its answer behind the event."""
     shipped = read_scenario(SHIPPED / "changing.yaml")
     for name in shipped.places:
-        found = both_answers(pair, tmp_path, place_of(name), "auto", 80)
-        assert 0 < found.token < 0.3 * shipped.max_new_tokens, name
-        assert found.share > 0
+        found = both_answers(pair, tmp_path, place_of(name), "autoregressive", 40)
+        assert 0 < 4 * found.token < shipped.max_new_tokens / 2, name
+        assert found.share == pytest.approx(1, rel=0.01), name
