@@ -14,7 +14,7 @@ from flowedge.core.messages import StageTime
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.objective import (
     RowChoice,
-    SegmentTimes,
+    CycleTimes,
     choose_rows,
     nodes_beside,
     nodes_of_forward,
@@ -141,9 +141,9 @@ def test_a_narrow_link_sets_the_interval():
     )
 
 
-def fed(seconds: FloatArray, draft_node_s: float = 0.0) -> SegmentTimes:
+def fed(seconds: FloatArray, draft_node_s: float = 0.0) -> CycleTimes:
     """Return times of a pipeline in which segments never wait for each other."""
-    return SegmentTimes(seconds, np.zeros(len(seconds)), np.full(len(seconds), draft_node_s))
+    return CycleTimes(seconds, np.zeros(len(seconds)), np.full(len(seconds), draft_node_s))
 
 
 def test_rows_that_cost_nothing_are_all_worth_it():

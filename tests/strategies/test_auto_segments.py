@@ -10,7 +10,7 @@ import pytest
 
 from flowedge.core.messages import StageTime
 from flowedge.protocol.pipeline_ledger import PipelineTrip
-from flowedge.strategies.auto.objective import SegmentTimes, choose_rows
+from flowedge.strategies.auto.objective import CycleTimes, choose_rows
 from flowedge.strategies.auto.step_times import StepTimes
 
 PIPELINES = 1000
@@ -90,10 +90,10 @@ def learnt(pipeline: Pipeline, rng: np.random.Generator) -> StepTimes:
     return times
 
 
-def segment_times(times: StepTimes) -> SegmentTimes:
+def segment_times(times: StepTimes) -> CycleTimes:
     trips = times.trips(ROWS[-1])
     verify_s = times.verifications.curve(ROWS[-1])
-    return SegmentTimes(trips.trip + verify_s, np.maximum(trips.interval, verify_s), np.zeros(ROWS[-1]))
+    return CycleTimes(trips.trip + verify_s, np.maximum(trips.interval, verify_s), np.zeros(ROWS[-1]))
 
 
 def test_segments_take_together_what_a_thousand_pipelines_take():

@@ -270,7 +270,7 @@ class Auto(Strategy):
         return 1 if self._mode is Mode.ONE else self._plan.rows.segments
 
     @property
-    def _has_room(self) -> bool:
+    def _takes_another(self) -> bool:
         """Whether another segment may be in flight."""
         living = self._candidates.living_segments(self._sent - len(self._in_flight))
         return living < self._most_in_flight
@@ -329,7 +329,7 @@ class Auto(Strategy):
         of_root = not candidates.drafted[ROOT]
         forward_s = np.array([self._times.root_forward]) if of_root else self._forward_s[: len(probabilities)]
         slack = self._in_flight.next_return(self.now)
-        if self._has_room:
+        if self._takes_another:
             slack = min(slack, self._in_flight.first_stage_busy(self.now))
         count, value = nodes_of_forward(probabilities, forward_s, slack, self._hit, self._load.tokens_per_s)
         if value < 0 and len(self._in_flight) and candidates.drafted_layers:
@@ -348,7 +348,7 @@ class Auto(Strategy):
     @property
     def _may_send_another(self) -> bool:
         """Whether another segment may be sent."""
-        return self._mode is not Mode.PLAIN and self._credits > 0 and self._has_room
+        return self._mode is not Mode.PLAIN and self._credits > 0 and self._takes_another
 
     def _waits(self) -> bool:
         """Return whether the forward under way ends before the first stage could begin another segment."""

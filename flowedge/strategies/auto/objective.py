@@ -25,7 +25,7 @@ _NODE_COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
 
 
 @dataclass(frozen=True)
-class SegmentTimes:
+class CycleTimes:
     """The seconds of segments of 1 to `most` rows: float64 [most] each, never falling.
 
     Attributes:
@@ -82,7 +82,7 @@ class RowChoice:
 
 def choose_rows(
     probabilities: FloatArray,
-    times: SegmentTimes,
+    times: CycleTimes,
     most: int,
     hit: float,
     row_price: float,

@@ -8,7 +8,7 @@ import numpy as np
 
 from flowedge.core.arrays import FloatArray
 from flowedge.strategies.auto.load import PipelineLoad, RowDemand, Share
-from flowedge.strategies.auto.objective import RowChoice, SegmentTimes, choose_rows
+from flowedge.strategies.auto.objective import RowChoice, CycleTimes, choose_rows
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.step_times import StepTimes, TripTimes
 from flowedge.strategies.settings import AutoSettings
@@ -61,7 +61,7 @@ def choose_for_session(
     most = max(min(own * load.sessions, _BATCH_ROWS, len(probabilities) // segments), own)
     trips, verify_s = times.trips(most), times.verifications.curve(most)
     returned = np.maximum(trips.trip + verify_s, 1e-9)
-    seconds = SegmentTimes(returned, trips.interval, verify_s + times.forwards(1)[0])
+    seconds = CycleTimes(returned, trips.interval, verify_s + times.forwards(1)[0])
     plan = choose_rows(probabilities, seconds, segments, hit, settings.row_price)
     share = load.share_of(demand, probabilities, plan.rows, plan.segments)
     behind = slice(min(share.others, most - own), None)
