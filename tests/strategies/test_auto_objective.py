@@ -13,8 +13,8 @@ from flowedge.core.arrays import FloatArray
 from flowedge.core.messages import StageTime
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.objective import (
-    RowChoice,
     CycleTimes,
+    RowChoice,
     choose_rows,
     nodes_beside,
     nodes_of_forward,

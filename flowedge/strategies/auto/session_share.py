@@ -8,7 +8,7 @@ import numpy as np
 
 from flowedge.core.arrays import FloatArray
 from flowedge.strategies.auto.load import PipelineLoad, RowDemand, Share
-from flowedge.strategies.auto.objective import RowChoice, CycleTimes, choose_rows
+from flowedge.strategies.auto.objective import CycleTimes, RowChoice, choose_rows
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.step_times import StepTimes, TripTimes
 from flowedge.strategies.settings import AutoSettings
