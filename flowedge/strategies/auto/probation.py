@@ -9,6 +9,7 @@ _SHORT_TRIAL_TOKENS = 8  # likewise where it is much slower than plain decoding,
 _MUCH_SLOWER = 0.75
 _MUCH_FASTER = 1.25  # than the predicted speed of plain decoding, which need not be measured then
 _MEAN_TOKENS = 64  # over which ways of drafting are compared, since texts are not equally foreseeable
+_CHANCE = 0.9  # of the speed of plain decoding, which so few tokens may have where drafting is faster
 _FASTER = 1.05  # than the way of drafting that is left for another
 _FIRST_PAUSE = 128  # tokens before what was slower is tried again
 _LONGEST_PAUSE = 1024
@@ -148,4 +149,7 @@ class DraftingProbation:
             return predicted > plain
         if self._measured_tokens < _TRIAL_TOKENS:
             return measured >= _MUCH_SLOWER * plain
-        return measured >= enough
+        if self._measured_tokens >= _MEAN_TOKENS:
+            return self._means.get(self.mode, measured) >= enough
+        is_predicted = predicted > plain and not self._one_host
+        return measured >= (_CHANCE * plain if is_predicted else enough)
