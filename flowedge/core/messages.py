@@ -149,11 +149,14 @@ class Segment:
         taken = {
             "positions": self.positions[offsets],
             "parents": self.parents[offsets],
-            "payload": self.payload[offsets if every else np.isin(self.carried, offsets)],
+            "payload": self.payload.take(offsets, axis=0) if every else self._carried_of(offsets),
             "tokens": None if self.tokens is None else self.tokens[offsets],
             "drawn": None if self.drawn is None else self.drawn[offsets],
         }
         return replace(self, **(taken | changes))
+
+    def _carried_of(self, offsets: IntArray) -> Payload:
+        return self.payload[np.isin(self.carried, offsets)]
 
     def joined(self, following: Segment) -> Segment:
         """Return a segment of these rows and of the rows that follow, with the following segment's number."""

@@ -63,6 +63,8 @@ def renumbered(prune: Prune, rows: IntArray) -> IntArray:
 
 def renumbered_parents(prune: Prune, parents: IntArray) -> IntArray:
     """Return the new parents of retained rows: int64 [n], CONTEXT where the parent has become context."""
+    if not len(parents):
+        return parents
     places = prune.retained.searchsorted(parents)
     moved: IntArray = places + prune.context
     moved[(places < prune.accepted) | (parents < prune.context)] = CONTEXT

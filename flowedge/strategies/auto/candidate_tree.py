@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,15 +51,20 @@ class CandidateTree(ProposalTree):
         self._steps, self._best_waiting = self._of_nodes
         self._waiting: FloatArray = np.full((size, self._width), -np.inf)
         self._segments: IntArray = np.zeros(size, dtype=np.int64)  # with which nodes were sent, from 1 on
+        self._living: list[int] | None = []  # these numbers, rising; None when nodes may have gone since
 
     def note_sent(self, nodes: Sequence[int], segment: int) -> None:
         """Note the number of the segment with which nodes were sent."""
         self._segments[list(nodes)] = segment
+        if self._living is not None:
+            self._living.append(segment)
 
     def living_segments(self, returned: int) -> int:
         """Return how many of the segments behind number `returned` have nodes of the tree."""
-        numbers = self._segments[: len(self.tree)]
-        return len(set(numbers[numbers > returned].tolist()))
+        if self._living is None:
+            numbers = self._segments[: len(self.tree)]
+            self._living = sorted(set(numbers[numbers > 0].tolist()))
+        return len(self._living) - bisect_right(self._living, returned)
 
     def regrow(self) -> None:
         super().regrow()
@@ -104,6 +110,7 @@ class CandidateTree(ProposalTree):
         count = len(kept)
         keep_nodes(self._of_nodes, kept, -np.inf)
         keep_nodes(self._segments, kept, 0)
+        self._living = None
         move_rows(self._waiting, kept)
         self._steps[ROOT] = -np.inf
         likely: IntArray = (self.tree.scores + self._best_waiting[:count] >= self._floor).nonzero()[0]
