@@ -64,7 +64,7 @@ class RowSequence:
         return np.arange(first, self.context)
 
     def places(self, first: int, count: int) -> tuple[list[int], list[int]]:
-        """Return the positions and the parents of `count` rows from row `first` on, as their segment has them.
+        """Return the positions and the parents of the rows first .. first + count, as their segment has them.
 
         They are draft rows, or rows that were committed together.
         """

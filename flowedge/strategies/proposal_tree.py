@@ -39,7 +39,7 @@ def move_rows(array: npt.NDArray[Any], kept: IntArray) -> None:
 
 
 def keep_nodes(array: npt.NDArray[Any], kept: IntArray, fill: float) -> None:
-    """Move the values of the nodes `kept`, ascending, to the front of an array [..., n], and fill the rest."""
+    """Move the values of the nodes `kept`, ascending, to the front of an array [..., n]; fill the rest."""
     array[..., : len(kept)] = array.take(kept, axis=-1)
     array[..., len(kept) :] = fill
 

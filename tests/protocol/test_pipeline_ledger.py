@@ -44,8 +44,10 @@ def test_segments_return_as_copies_that_every_prune_maps(seed):
         sequence = ledger.sequence
         if ledger.sent < 40 and random.uniform() < 0.6:
             first, count = sequence.length, int(random.integers(1, 6))
-            parents = [CONTEXT if row == sequence.context else int(random.integers(sequence.context, row))
-                       for row in range(first, first + count)]
+            parents = [
+                CONTEXT if row == sequence.context else int(random.integers(sequence.context, row))
+                for row in range(first, first + count)
+            ]
             copies.append(ledger.append(tuple(range(count)), tuple(parents)))
             continue
         if not copies:
@@ -69,7 +71,9 @@ def _child(sequence: RowSequence, returned: Segment) -> int | None:
     return rows[0] if rows else None
 
 
-@pytest.mark.parametrize("changed", [{"first_row": 4}, {"positions": [3, 5]}, {"parents": [CONTEXT, CONTEXT]}])
+@pytest.mark.parametrize(
+    "changed", [{"first_row": 4}, {"positions": [3, 5]}, {"parents": [CONTEXT, CONTEXT]}]
+)
 def test_a_segment_with_other_rows_is_refused(changed):
     ledger = PipelineLedger("s", (5, 6, 7), reused=3)
     sent = ledger.append((1, 2), (CONTEXT, 3))

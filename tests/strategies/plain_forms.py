@@ -8,7 +8,10 @@ from math import log
 import numpy as np
 
 from flowedge.core.arrays import FloatArray
-from flowedge.strategies.auto import acceptance, row_times
+from flowedge.strategies.auto.acceptance import _BOUNDS as PROBABILITY_BOUNDS
+from flowedge.strategies.auto.acceptance import _CENTRES, _LEAST, _TINY
+from flowedge.strategies.auto.row_times import _BOUNDS as ROW_BOUNDS
+from flowedge.strategies.auto.row_times import _FADE, _LEAST_S, _NOISE, _PRIOR_SHARE
 
 COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
 
@@ -29,24 +32,23 @@ class PlainRowTimes:
     """RowTimes, evaluated anew whenever it is asked."""
 
     def __init__(self, *, linear: bool) -> None:
-        size = len(row_times._BOUNDS) + 1
+        size = len(ROW_BOUNDS) + 1
         self._linear, self._drift = linear, 0.0
         self._drifts, self._rows, self._seconds = np.zeros(size), np.zeros(size), np.zeros(size)
 
     def observe(self, rows: int, seconds: float) -> None:
-        index = bisect_left(row_times._BOUNDS, rows)
-        fade, noise, least_s = row_times._FADE, row_times._NOISE, row_times._LEAST_S
+        index = bisect_left(ROW_BOUNDS, rows)
         if not self._rows[index]:
             self._rows[index], self._seconds[index] = rows, seconds
         else:
             former, mean_rows = float(self._present(np.array([index]))[0]), float(self._rows[index])
             share = rows / mean_rows
             least, most = former * min(share, 1.0), former * max(share, 1.0)
-            mean = fade * former + (1 - fade) * seconds
-            if not least * (1 - noise) <= seconds <= most * (1 + noise):
-                factor = log(max(mean, least_s) / max(former, least_s))
+            mean = _FADE * former + (1 - _FADE) * seconds
+            if not least * (1 - _NOISE) <= seconds <= most * (1 + _NOISE):
+                factor = log(max(mean, _LEAST_S) / max(former, _LEAST_S))
                 self._drift += mean - former if self._linear else factor
-            self._rows[index] = fade * mean_rows + (1 - fade) * rows
+            self._rows[index] = _FADE * mean_rows + (1 - _FADE) * rows
             self._seconds[index] = mean
         self._drifts[index] = self._drift
 
@@ -59,8 +61,7 @@ class PlainRowTimes:
         counts, means = self._rows[known], self._present(known)
         means = (np.maximum.accumulate(means) + np.minimum.accumulate(means[::-1])[::-1]) / 2
         if len(counts) == 1:
-            flat = row_times._PRIOR_SHARE
-            return means[0] * (1 + flat * rows) / (1 + flat * counts[0])
+            return means[0] * (1 + _PRIOR_SHARE * rows) / (1 + _PRIOR_SHARE * counts[0])
         slope = (means[-1] - means[-2]) / (counts[-1] - counts[-2])
         beyond = slope * np.maximum(rows - counts[-1], 0.0)
         if self._linear:
@@ -77,27 +78,25 @@ class PlainAcceptance:
     """ProposalAcceptance, whose shares are worked out with every token drawn."""
 
     def __init__(self, prior: float) -> None:
-        centres = acceptance._CENTRES
-        self._proposed = np.full((2, len(centres)), prior)  # of the likeliest proposals, and of the others
-        self._accepted = np.stack([prior * np.exp(centres)] * 2)
-        self._log_shares = [np.append(centres, 0.0) for _ in range(2)]
+        self._proposed = np.full((2, len(_CENTRES)), prior)  # of the likeliest proposals, and of the others
+        self._accepted = np.stack([prior * np.exp(_CENTRES)] * 2)
+        self._log_shares = [np.append(_CENTRES, 0.0) for _ in range(2)]
 
     def observe(self, log_probs: list[float], accepted: int | None) -> None:
         for index, log_prob in enumerate(log_probs):
-            kind, of_class = min(index, 1), bisect_right(acceptance._BOUNDS, log_prob)
+            kind, of_class = min(index, 1), bisect_right(PROBABILITY_BOUNDS, log_prob)
             self._proposed[kind, of_class] += 1.0
             self._accepted[kind, of_class] += index == accepted
-        shares = np.minimum(np.maximum(self._accepted / self._proposed, acceptance._LEAST), 1.0)
+        shares = np.minimum(np.maximum(self._accepted / self._proposed, _LEAST), 1.0)
         rising = np.log(np.maximum.accumulate(shares, axis=1))
         self._log_shares = [np.append(of_kind, 0.0) for of_kind in rising]
 
     def log_share(self, log_probs: FloatArray) -> FloatArray:
         first, others = (self._share(log_probs, of_kind) for of_kind in self._log_shares)
         others[:, 0] = first[:, 0]
-        return np.log(np.maximum(others, acceptance._TINY))
+        return np.log(np.maximum(others, _TINY))
 
     @staticmethod
     def _share(log_probs: FloatArray, log_share: FloatArray) -> FloatArray:
-        centres = acceptance._CENTRES
-        share = np.interp(log_probs, np.append(centres, 0.0), log_share)
-        return np.exp(share + np.minimum(log_probs - centres[0], 0.0))
+        share = np.interp(log_probs, np.append(_CENTRES, 0.0), log_share)
+        return np.exp(share + np.minimum(log_probs - _CENTRES[0], 0.0))

@@ -73,9 +73,10 @@ class _ShareCurve:
 
     def share(self, log_probs: FloatArray) -> FloatArray:
         if self._log_share is None:
-            shares = np.array(self._accepted) / np.array(self._proposed)
-            bounded = np.minimum(np.maximum(shares, _LEAST), 1.0)
-            self._log_share = np.append(np.log(np.maximum.accumulate(bounded)), 0.0)  # probability 1 has share 1
+            counted = np.array(self._accepted) / np.array(self._proposed)
+            bounded = np.minimum(np.maximum(counted, _LEAST), 1.0)
+            rising = np.log(np.maximum.accumulate(bounded))
+            self._log_share = np.append(rising, 0.0)  # probability 1 has share 1
         share: FloatArray = np.interp(log_probs, _POINTS, self._log_share)
         share += np.minimum(log_probs - _CENTRES[0], 0.0)
         shares: FloatArray = np.exp(share, out=share)

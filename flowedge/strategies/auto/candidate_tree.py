@@ -15,10 +15,10 @@ from flowedge.strategies.events import Layer
 from flowedge.strategies.proposal_tree import (
     NO_NAME,
     ProposalTree,
+    extended,
     keep_nodes,
     lengthened,
     move_rows,
-    extended,
 )
 
 

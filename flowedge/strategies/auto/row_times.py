@@ -28,9 +28,9 @@ class _Known(NamedTuple):
     Attributes:
         counts: rows; means: seconds, never falling: float64 [k] each.
         slope: seconds a row between the last two classes.
-        around: float64 [4, k + 1]. Column i is of numbers of rows above class i - 1 and up to class i, the last
-            of those above all classes: the rows and the seconds of class i, the seconds of class i - 1, and
-            the seconds a row by which fewer rows take less at most. Behind all classes the seconds stay.
+        around: float64 [4, k + 1]. Column i is of the numbers of rows above class i - 1 and up to class i:
+            the rows and the seconds of class i, the seconds of class i - 1, and the seconds a row by which
+            fewer rows take less at most. In the last column, above all classes, the seconds stay the same.
     """
 
     counts: FloatArray
