@@ -1,4 +1,4 @@
-"""Print the costs of FlowEdge apart from models: a hop, a segment at the draft node, an agent's memory.
+"""Print the costs of FlowEdge apart from models: a hop, the draft node's bookkeeping, an agent's memory.
 
 Run: make bench-overhead, or python -m testbed.tools.overhead [--part hop|draft-node|start|memory].
 """
