@@ -20,7 +20,7 @@ help:
 	@echo 'make audit           known vulnerabilities of the pinned packages, where their database can be reached'
 	@echo 'make format          let ruff put the code in order'
 	@echo 'make protos          generate flowedge/v1 from protos/'
-	@echo 'make bench-overhead  what the machinery costs: a hop, a segment at the draft node, memory'
+	@echo 'make bench-overhead  what the machinery costs: a hop, bookkeeping on the draft node, memory'
 
 setup: $(INSTALLED)
 

@@ -7,7 +7,7 @@ protocol/wire.py turns messages into protobuf and back.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -138,20 +138,25 @@ class Segment:
             return np.arange(self.num_rows)
         return np.flatnonzero(self.drawn != NO_TOKEN)
 
-    def take(self, offsets: IntArray) -> Segment:
-        """Return the segment with only the rows at `offsets`, int64 [k]; `first_row` and `parents` stay."""
+    def take(self, offsets: IntArray, **changes: Any) -> Segment:
+        """Return the segment with only the rows at `offsets`, int64 [k], ascending.
+
+        changes: fields that get another value, for these rows where there is a value for each.
+        """
         if len(offsets) == self.num_rows:
-            return self
+            return replace(self, **changes) if changes else self
         every = self.drawn is None or self.committed
-        payload = self.payload[offsets if every else np.isin(self.carried, offsets)]
-        return replace(
-            self,
-            positions=self.positions[offsets],
-            parents=self.parents[offsets],
-            payload=payload,
-            tokens=None if self.tokens is None else self.tokens[offsets],
-            drawn=None if self.drawn is None else self.drawn[offsets],
-        )
+        taken = {
+            "positions": self.positions[offsets],
+            "parents": self.parents[offsets],
+            "payload": self.payload.take(offsets, axis=0) if every else self._carried_of(offsets),
+            "tokens": None if self.tokens is None else self.tokens[offsets],
+            "drawn": None if self.drawn is None else self.drawn[offsets],
+        }
+        return replace(self, **(taken | changes))
+
+    def _carried_of(self, offsets: IntArray) -> Payload:
+        return self.payload[np.isin(self.carried, offsets)]
 
     def joined(self, following: Segment) -> Segment:
         """Return a segment of these rows and of the rows that follow, with the following segment's number."""

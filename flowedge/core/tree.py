@@ -10,6 +10,7 @@ from flowedge.core.arrays import FloatArray, IntArray
 
 UNSENT = -1
 ROOT = 0
+_NOWHERE = np.array([-1])  # parent of a root
 _SPARE = 64  # rows of a tree's arrays behind its nodes, when the arrays are made or made longer
 
 
@@ -20,7 +21,8 @@ def subtree(parents: IntArray, depths: IntArray, node: int) -> IntArray:
         parents: int64 [n], parent of each node, negative for the roots.
         depths: int64 [n], one more than the parent's; any value for the roots.
     """
-    above = np.where(parents < 0, np.arange(len(parents)), parents)
+    # Behind all nodes is the place -1, the parent of the roots, which is its own parent.
+    above = np.concatenate((np.maximum(parents, -1), _NOWHERE))
     above[node] = node
     levels = int(depths.max() - depths[node])
     for _ in range(levels.bit_length()):  # `above`: the ancestor 1, 2, 4, .. levels up, none above `node`
@@ -243,7 +245,8 @@ class DraftTree:
         self.context += depth
         self._keep(nodes)
         self.depths -= depth
-        self.scores[:] = np.minimum(self.scores, root_score) - root_score
+        np.minimum(self.scores, root_score, out=self.scores)
+        self.scores -= root_score
         self.rows[self._sent] = np.arange(self.context, self.next_row)
         return nodes
 
@@ -281,13 +284,15 @@ class DraftTree:
 
     def _keep(self, nodes: IntArray) -> None:
         """Keep only `nodes`, ascending, the first of which is or becomes the root; renumber them."""
-        renumber = np.full(len(self), -1, dtype=np.int64)
-        renumber[nodes] = np.arange(len(nodes))
+        kept = len(nodes)
+        renumber = np.empty(len(self), dtype=np.int64)
+        renumber.fill(-1)
+        renumber[nodes] = np.arange(kept)
         sent = renumber[self._sent]
         self._sent = sent[sent >= 0]
-        integers, scores = self._integers[:, nodes], self.scores[nodes]
-        self._resize(len(nodes))
-        self._integers[:, : len(nodes)], self.scores[:] = integers, scores
+        integers, scores = self._integers.take(nodes, axis=1), self.scores[nodes]
+        self._resize(kept)
+        self._integers[:, :kept], self.scores[:] = integers, scores
         self.parents[:] = renumber[self.parents]
         self.parents[ROOT] = -1
         self._children = self._effective = self._ranking = None

@@ -52,6 +52,8 @@ class SharedPages:
 
         sessions: None for all.
         """
+        if not self._pages:
+            return 0
         held = [own for name, own in self._pages.items() if sessions is None or name in sessions]
         together = np.concatenate([_NONE, *held])
         return len(together) - len(np.unique(together))

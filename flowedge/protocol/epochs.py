@@ -45,9 +45,14 @@ def check_prune(prune: Prune, context: int, cached: int) -> None:
 
 def retained_from(prune: Prune, first_row: int, num_rows: int) -> IntArray:
     """Return the offsets of the rows first_row .. first_row + num_rows that a prune retains: int64 [k]."""
-    start, stop = np.searchsorted(prune.retained, [first_row, first_row + num_rows])
+    start, stop = _retained_between(prune, first_row, first_row + num_rows)
     offsets: IntArray = prune.retained[start:stop] - first_row
     return offsets
+
+
+def _retained_between(prune: Prune, first: int, stop: int) -> tuple[int, int]:
+    """Return the first of the retained rows from row `first` to below `stop`, and the one behind the last."""
+    return int(prune.retained.searchsorted(first)), int(prune.retained.searchsorted(stop))
 
 
 def renumbered(prune: Prune, rows: IntArray) -> IntArray:
@@ -58,8 +63,12 @@ def renumbered(prune: Prune, rows: IntArray) -> IntArray:
 
 def renumbered_parents(prune: Prune, parents: IntArray) -> IntArray:
     """Return the new parents of retained rows: int64 [n], CONTEXT where the parent has become context."""
-    moved = renumbered(prune, parents)
-    return np.where(moved < prune.context + prune.accepted, CONTEXT, moved).astype(np.int64)
+    if not len(parents):
+        return parents
+    places = prune.retained.searchsorted(parents)
+    moved: IntArray = places + prune.context
+    moved[(places < prune.accepted) | (parents < prune.context)] = CONTEXT
+    return moved
 
 
 def map_segment(segment: Segment, prune: Prune) -> tuple[Segment, IntArray]:
@@ -71,15 +80,8 @@ def map_segment(segment: Segment, prune: Prune) -> tuple[Segment, IntArray]:
     """
     if segment.committed:
         return replace(segment, epoch=prune.epoch), np.arange(segment.num_rows)
-    kept = retained_from(prune, segment.first_row, segment.num_rows)
-    live = segment.take(kept)
-    first = int(renumbered(prune, np.array([segment.first_row + kept[0]]))[0]) if len(kept) else 0
-    return (
-        replace(
-            live,
-            epoch=prune.epoch,
-            first_row=first,
-            parents=renumbered_parents(prune, live.parents),
-        ),
-        kept,
-    )
+    start, stop = _retained_between(prune, segment.first_row, segment.first_row + segment.num_rows)
+    kept: IntArray = prune.retained[start:stop] - segment.first_row
+    first = prune.context + start if len(kept) else 0
+    parents = renumbered_parents(prune, segment.parents[kept])
+    return segment.take(kept, epoch=prune.epoch, first_row=first, parents=parents), kept

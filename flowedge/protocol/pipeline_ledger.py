@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +31,21 @@ class PipelineTrip:
     stage_times: tuple[StageTime, ...] = ()
 
 
+@dataclass
+class _Sent:
+    """The rows of a segment in flight that no prune has removed, in the numbering of the sequence."""
+
+    first: int
+    rows: int
+    committed: bool
+
+    def prune(self, prune: Prune, retained: Sequence[int]) -> None:
+        """Follow a prune; `retained` are its rows. Draft rows in flight are retained as draft rows."""
+        if not self.committed:
+            start, stop = (bisect_left(retained, row) for row in (self.first, self.first + self.rows))
+            self.first, self.rows = prune.context + start, stop - start
+
+
 class PipelineLedger:
     """A session's row sequence, its segments in flight, its credits and the epoch of returning segments.
 
@@ -49,7 +66,7 @@ class PipelineLedger:
         self._new_credits = 1  # that the strategy has not been told of
         self._fence = 0  # epoch of the last prune whose in-band copy has come back
         self._maps: dict[int, Prune] = {}
-        self._in_flight: deque[Segment] = deque()  # as they must return, in the current numbering
+        self._in_flight: deque[_Sent] = deque()  # in the order in which they must return
         self._returned = 0
         self._sent_at: dict[int, tuple[int, float]] = {}  # rows and time of each segment in flight
         self._trips: dict[int, PipelineTrip] = {}  # of returned segments
@@ -62,7 +79,7 @@ class PipelineLedger:
     @property
     def cached_tokens(self) -> IntArray:
         """The tokens of the context rows that every stage has computed, for they have returned: int64 [n]."""
-        cached = self.sequence.context - sum(s.num_rows for s in self._in_flight if s.committed)
+        cached = self.sequence.context - sum(sent.rows for sent in self._in_flight if sent.committed)
         return np.array(self.sequence.context_tokens[:cached], dtype=np.int64)
 
     def next_prompt_segment(self, rows: int) -> Segment | None:
@@ -92,8 +109,9 @@ class PipelineLedger:
     def append(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Segment:
         """Return a segment of draft rows with their parent rows, or CONTEXT; it takes a credit."""
         first = self.sequence.append(tokens, parents)
-        positions = self.sequence.positions[first - self.sequence.context :]
-        return self._segment(False, first, tokens, positions, np.array(parents, dtype=np.int64))
+        positions, _ = self.sequence.places(first, len(tokens))
+        places = np.array([positions, parents], dtype=np.int64)
+        return self._segment(False, first, tokens, places[0], places[1])
 
     def _segment(
         self, committed: bool, first: int, tokens: tuple[int, ...], positions: IntArray, parents: IntArray
@@ -113,13 +131,15 @@ class PipelineLedger:
             payload=np.array(tokens, dtype=np.int32),
         )
         self._sent_at[segment.number] = (len(tokens), self.now)
-        self._in_flight.append(segment)
+        self._in_flight.append(_Sent(first, len(tokens), committed))
         return segment
 
     def prune(self, prune: Prune) -> None:
         """Apply a prune of the sequence to the segments in flight."""
         self._maps[prune.epoch] = prune
-        self._in_flight = deque(map_segment(segment, prune)[0] for segment in self._in_flight)
+        retained = prune.retained.tolist()
+        for sent in self._in_flight:
+            sent.prune(prune, retained)
 
     def pass_fence(self, epoch: int) -> None:
         """Take in the returned in-band copy of prune `epoch`.
@@ -165,7 +185,7 @@ class PipelineLedger:
         self._returned += 1
         for epoch in range(segment.epoch + 1, self.sequence.epoch + 1):
             segment, _ = map_segment(segment, self._maps[epoch])
-        if not _same_rows(segment, self._in_flight.popleft()):
+        if not self._same_rows(segment, self._in_flight.popleft()):
             raise ProtocolError(f"segment {segment.number} came back with other rows than were sent")
         rows, sent_at = self._sent_at.pop(segment.number)
         self._trips[segment.number] = PipelineTrip(rows, self.now - sent_at, segment.stage_times)
@@ -176,11 +196,14 @@ class PipelineLedger:
         numbers = sorted(number for number in self._trips if number <= last)
         return tuple(self._trips.pop(number) for number in numbers)
 
-
-def _same_rows(segment: Segment, sent: Segment) -> bool:
-    return (
-        segment.committed == sent.committed
-        and np.array_equal(segment.positions, sent.positions)
-        and np.array_equal(segment.parents, sent.parents)
-        and (segment.num_rows == 0 or segment.first_row == sent.first_row)
-    )
+    def _same_rows(self, segment: Segment, sent: _Sent) -> bool:
+        if segment.committed != sent.committed or segment.num_rows != sent.rows:
+            return False
+        if not sent.rows:
+            return True
+        positions, parents = self.sequence.places(sent.first, sent.rows)
+        return (
+            segment.first_row == sent.first
+            and segment.positions.tolist() == positions
+            and segment.parents.tolist() == parents
+        )

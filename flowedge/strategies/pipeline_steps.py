@@ -62,11 +62,11 @@ class PipelineSteps:
         All sessions are asked in rounds, in any order. A step begins with the first question of a round, so
         that all its segments are sent in this round.
         """
-        if not self._asked or _has(self._asked, session):
+        if not self._asked or session in self._asked:
             self._asked = []
             self._begin()
         self._asked.append(session)
-        if not _has(self._due, session):
+        if session not in self._due:
             return False
         self._due = _without(self._due, session)
         if not session.may_send_segment:
@@ -76,14 +76,14 @@ class PipelineSteps:
 
     def take_back(self, session: SteppingSession) -> None:
         """Note that the session's oldest segment in flight has returned."""
-        step = next(step for step in self._in_flight if _has(step, session))
-        step[:] = _without(step, session)
+        next(step for step in self._in_flight if session in step).remove(session)
         self._drop_empty()
 
     def flush(self, session: SteppingSession) -> None:
         """Note that all segments of a session in flight are dead."""
         for step in self._in_flight:
-            step[:] = _without(step, session)
+            if session in step:
+                step.remove(session)
         self._drop_empty()
 
     def _begin(self) -> None:
@@ -98,12 +98,10 @@ class PipelineSteps:
 
     def _drop_empty(self) -> None:
         """Forget the steps of which nothing is in flight and nothing is still to be sent."""
+        if all(self._in_flight):
+            return
         latest = self._in_flight[-1] if self._in_flight and self._due else None
         self._in_flight = deque(step for step in self._in_flight if step or step is latest)
-
-
-def _has(sessions: list[SteppingSession], session: SteppingSession) -> bool:
-    return any(other is session for other in sessions)
 
 
 def _without(sessions: list[SteppingSession], session: SteppingSession) -> list[SteppingSession]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,22 @@ def lengthened(array: npt.NDArray[_Scalar], size: int, fill: float) -> npt.NDArr
     return longer
 
 
-def keep_rows(array: npt.NDArray[_Scalar], kept: IntArray, fill: float) -> None:
-    """Move the rows `kept`, ascending, to the front of an array, and fill the rows behind them."""
-    array[: len(kept)] = array[kept]
-    array[len(kept) :] = fill
+def extended(array: npt.NDArray[_Scalar], size: int, fill: float) -> npt.NDArray[_Scalar]:
+    """Return the array [..., n] with `fill` behind its values: [..., size]."""
+    longer = np.full((*array.shape[:-1], size), fill, dtype=array.dtype)
+    longer[..., : array.shape[-1]] = array
+    return longer
+
+
+def move_rows(array: npt.NDArray[Any], kept: IntArray) -> None:
+    """Move the rows `kept`, ascending, to the front of an array [n, ...]."""
+    array[: len(kept)] = array.take(kept, axis=0)
+
+
+def keep_nodes(array: npt.NDArray[Any], kept: IntArray, fill: float) -> None:
+    """Move the values of the nodes `kept`, ascending, to the front of an array [..., n]; fill the rest."""
+    array[..., : len(kept)] = array.take(kept, axis=-1)
+    array[..., len(kept) :] = fill
 
 
 class ProposalTree:
@@ -54,10 +66,11 @@ class ProposalTree:
     def __init__(self, width: int) -> None:
         self._width = width
         self._growth = -1  # growth 0 is that of the tree before the first token
-        self.names: IntArray = np.full(_SPARE, NO_NAME, dtype=np.int64)
-        self._parent_names: IntArray = np.full(_SPARE, NO_NAME, dtype=np.int64)
-        self.drafted: BoolArray = np.zeros(_SPARE, dtype=np.bool_)
-        self.computed: BoolArray = np.zeros(_SPARE, dtype=np.bool_)
+        # The names of nodes and of their parents; whether they are drafted and computed: [2, n + spare] each.
+        self._both_names: IntArray = np.full((2, _SPARE), NO_NAME, dtype=np.int64)
+        self._flags: BoolArray = np.zeros((2, _SPARE), dtype=np.bool_)
+        self.names, self._parent_names = self._both_names
+        self.drafted, self.computed = self._flags
         self.proposed: IntArray = np.full((_SPARE, width), -1, dtype=np.int64)
         self.log_probs: FloatArray = np.full((_SPARE, width), -np.inf)
         self.restart(0, 0)
@@ -72,9 +85,8 @@ class ProposalTree:
         """Begin a new growth at the root; nodes get names again as their parents are drafted."""
         self._growth += 1
         self._next_name = ROOT + 1
-        self.names[:] = NO_NAME
+        self._both_names.fill(NO_NAME)
         self.names[ROOT] = ROOT
-        self._parent_names[:] = NO_NAME
         self.drafted[:] = False
 
     def grow(self, nodes: Sequence[int] | IntArray) -> Grow:
@@ -101,7 +113,7 @@ class ProposalTree:
             These nodes [k], their rows of `proposed` and their rows of `log_probs`, [k, width] each.
         """
         rows, nodes = self.places(layer.nodes)
-        proposed, log_probs = layer.tokens[rows], layer.log_probs[rows]
+        proposed, log_probs = layer.tokens.take(rows, axis=0), layer.log_probs.take(rows, axis=0)
         missing = self._width - proposed.shape[1]
         if missing:
             proposed = np.pad(proposed, ((0, 0), (0, missing)), constant_values=-1)
@@ -129,10 +141,10 @@ class ProposalTree:
         if len(self.tree) <= len(self.names):
             return
         size = 2 * len(self.tree)
-        self.names = lengthened(self.names, size, NO_NAME)
-        self._parent_names = lengthened(self._parent_names, size, NO_NAME)
-        self.drafted = lengthened(self.drafted, size, False)
-        self.computed = lengthened(self.computed, size, False)
+        self._both_names = extended(self._both_names, size, NO_NAME)
+        self._flags = extended(self._flags, size, False)
+        self.names, self._parent_names = self._both_names
+        self.drafted, self.computed = self._flags
         self.proposed = lengthened(self.proposed, size, -1)
         self.log_probs = lengthened(self.log_probs, size, -np.inf)
 
@@ -151,11 +163,10 @@ class ProposalTree:
     def reroot(self, node: int) -> IntArray:
         """Prune as DraftTree.reroot does."""
         kept = self.tree.reroot(node)
-        keep_rows(self.names, kept, NO_NAME)
-        keep_rows(self._parent_names, kept, NO_NAME)
-        keep_rows(self.drafted, kept, False)
-        keep_rows(self.computed, kept, False)
-        self.proposed[: len(kept)], self.log_probs[: len(kept)] = self.proposed[kept], self.log_probs[kept]
+        keep_nodes(self._both_names, kept, NO_NAME)
+        keep_nodes(self._flags, kept, False)
+        move_rows(self.proposed, kept)
+        move_rows(self.log_probs, kept)
         return kept
 
     def follow(self, path: Sequence[int], token: int) -> int | None:
@@ -181,7 +192,8 @@ class ProposalTree:
     def places(self, names: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Return which names of this growth are in the tree, as indices, and their nodes: int64 [k] each."""
         count = len(self.tree)
-        by_name = np.full(self._next_name + 1, -1, dtype=np.int64)
+        by_name = np.empty(self._next_name + 1, dtype=np.int64)
+        by_name.fill(-1)
         by_name[self.names[:count]] = np.arange(count)
         by_name[NO_NAME] = -1  # the last place, where the nodes without a name are
         nodes = by_name[list(names)]

@@ -224,7 +224,8 @@ class DraftSession:
         self._ledger.prune(prune)
         self._true_rows.accept(prune)
         self.counts.meter.prune(prune, self._ledger.now)
-        self._results = deque(map_segment(segment, prune)[0] for segment in self._results)
+        if self._results:
+            self._results = deque(map_segment(segment, prune)[0] for segment in self._results)
         if self._incomplete is not None:
             self._incomplete, _ = map_segment(self._incomplete, prune)
         self.counts.add(prunes=1)
@@ -348,10 +349,9 @@ class DraftSession:
         if job.known is not None:
             self.answer.score_prompt(result.likelihoods)
             return None
-        accepted = np.array(result.accepted)
-        drawn = np.append(job.tokens[accepted[1:]], result.token)
-        self.answer.draw(drawn.tolist(), result.likelihoods)
-        self._add_true_rows(job.hidden[accepted], drawn)
+        drawn = [*job.tokens[list(result.accepted[1:])].tolist(), result.token]
+        self.answer.draw(drawn, result.likelihoods)
+        self._add_true_rows(job.hidden.take(result.accepted, axis=0), np.array(drawn))
         # Everything before the root is context, so that its row is its position.
         return self._followed(int(job.positions[0]), result, self.latest_job)
 

@@ -89,15 +89,11 @@ class OutputText:
 
     def _release(self) -> str:
         """Release the held text, except an end that could be the start of a stop string."""
-        keep = max(
-            (
-                size
-                for stop in (self._stop if self._may_stop else ())
-                for size in range(1, min(len(stop), len(self._held) + 1))
-                if self._held.endswith(stop[:size])
-            ),
-            default=0,
-        )
+        keep = 0
+        for stop in self._stop if self._may_stop else ():
+            for size in range(keep + 1, min(len(stop), len(self._held) + 1)):
+                if self._held.endswith(stop[:size]):
+                    keep = size
         cut = len(self._held) - keep
         text, self._held = self._held[:cut], self._held[cut:]
         return text

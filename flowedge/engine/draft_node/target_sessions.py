@@ -188,7 +188,7 @@ class TargetSessions:
         extension = None
         if keep:
             extension = session.last_extension() if session.keeps_drafter else None
-            if len(session.ledger(TARGET).sequence.tokens):
+            if session.ledger(TARGET).sequence.has_draft_rows:
                 # Rows behind the answer are in no later prompt, and no state can be taken back over them.
                 accepted = last[0].accepted[: session.unaccepted_rows] if last else ()
                 self._outbox.prune(session.prune(AcceptPath(accepted, None, ends_round=False)))

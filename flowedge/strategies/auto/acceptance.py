@@ -31,14 +31,13 @@ class ProposalAcceptance:
         self._likeliest = _ShareCurve(prior)
         self._others = _ShareCurve(prior)
 
-    def observe(self, log_probs: FloatArray, accepted: int | None) -> None:
-        """Count the proposals [c] below a token, likeliest first.
+    def observe(self, log_probs: Sequence[float], accepted: int | None) -> None:
+        """Count the proposals below a token, likeliest first.
 
         `accepted` is the index of the drawn proposal, if any.
         """
-        proposed: list[float] = log_probs.tolist()
-        self._likeliest.observe(proposed[:1], accepted if accepted == 0 else None)
-        self._others.observe(proposed[1:], accepted - 1 if accepted else None)
+        self._likeliest.observe(log_probs[:1], accepted if accepted == 0 else None)
+        self._others.observe(log_probs[1:], accepted - 1 if accepted else None)
 
     def log_share(self, log_probs: FloatArray) -> FloatArray:
         """Return the log-probability that each proposal is drawn after its parent.
@@ -62,7 +61,7 @@ class _ShareCurve:
     def __init__(self, prior: float) -> None:
         self._proposed = [prior] * len(_CENTRES)
         self._accepted: list[float] = (prior * np.exp(_CENTRES)).tolist()
-        self._log_share: FloatArray = np.append(_CENTRES, 0.0)  # probability 1 has share 1
+        self._log_share: FloatArray | None = np.append(_CENTRES, 0.0)  # until a proposal is counted
 
     def observe(self, proposed: Sequence[float], accepted: int | None) -> None:
         """Count proposals by their log-probabilities; `accepted` is the index of the drawn one, if any."""
@@ -70,11 +69,14 @@ class _ShareCurve:
             self._proposed[bisect_right(_BOUNDS, log_prob)] += 1.0
         if accepted is not None:
             self._accepted[bisect_right(_BOUNDS, proposed[accepted])] += 1.0
-        shares = np.array(self._accepted) / np.array(self._proposed)
-        bounded = np.minimum(np.maximum(shares, _LEAST), 1.0)
-        self._log_share[:-1] = np.log(np.maximum.accumulate(bounded))
+        self._log_share = None
 
     def share(self, log_probs: FloatArray) -> FloatArray:
+        if self._log_share is None:
+            counted = np.array(self._accepted) / np.array(self._proposed)
+            bounded = np.minimum(np.maximum(counted, _LEAST), 1.0)
+            rising = np.log(np.maximum.accumulate(bounded))
+            self._log_share = np.append(rising, 0.0)  # probability 1 has share 1
         share: FloatArray = np.interp(log_probs, _POINTS, self._log_share)
         share += np.minimum(log_probs - _CENTRES[0], 0.0)
         shares: FloatArray = np.exp(share, out=share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,14 @@ from flowedge.core.tree import ROOT
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.commands import Grow
 from flowedge.strategies.events import Layer
-from flowedge.strategies.proposal_tree import NO_NAME, ProposalTree, keep_rows, lengthened
+from flowedge.strategies.proposal_tree import (
+    NO_NAME,
+    ProposalTree,
+    extended,
+    keep_nodes,
+    lengthened,
+    move_rows,
+)
 
 
 class CandidateTree(ProposalTree):
@@ -38,19 +46,25 @@ class CandidateTree(ProposalTree):
         size = len(self.names)
         # The log-probability of acceptance after the parent: of a node that its parent proposes, of the
         # candidates below a computed node that are no nodes [n + spare, width], and of the best of these.
-        self._steps: FloatArray = np.full(size, -np.inf)
+        # The first and the last are the rows of an array [2, n + spare].
+        self._of_nodes: FloatArray = np.full((2, size), -np.inf)
+        self._steps, self._best_waiting = self._of_nodes
         self._waiting: FloatArray = np.full((size, self._width), -np.inf)
-        self._best_waiting: FloatArray = np.full(size, -np.inf)
         self._segments: IntArray = np.zeros(size, dtype=np.int64)  # with which nodes were sent, from 1 on
+        self._living: list[int] | None = []  # these numbers, rising; None when nodes may have gone since
 
     def note_sent(self, nodes: Sequence[int], segment: int) -> None:
         """Note the number of the segment with which nodes were sent."""
         self._segments[list(nodes)] = segment
+        if self._living is not None:
+            self._living.append(segment)
 
     def living_segments(self, returned: int) -> int:
         """Return how many of the segments behind number `returned` have nodes of the tree."""
-        numbers = self._segments[: len(self.tree)]
-        return len(set(numbers[numbers > returned].tolist()))
+        if self._living is None:
+            numbers = self._segments[: len(self.tree)]
+            self._living = sorted(set(numbers[numbers > 0].tolist()))
+        return len(self._living) - bisect_right(self._living, returned)
 
     def regrow(self) -> None:
         super().regrow()
@@ -79,11 +93,11 @@ class CandidateTree(ProposalTree):
         drawn = [*(int(self.tree.tokens[node]) for node in path[1:]), token]
         column: int | None = None
         for node, next_token in zip(path, drawn, strict=True):
-            tokens, log_probs = self.proposals(node)
-            proposed: list[int] = tokens.tolist()
+            # No token is behind the proposals, where the tokens are negative.
+            proposed: list[int] = self.proposed[node].tolist() if self.computed[node] else []
             column = proposed.index(next_token) if next_token in proposed else None
-            if proposed:
-                self._acceptance.observe(log_probs, column)
+            if known := sum(proposal >= 0 for proposal in proposed):
+                self._acceptance.observe(self.log_probs[node, :known].tolist(), column)
         found: IntArray = ((self.tree.parents == path[-1]) & (self.tree.tokens == token)).nonzero()[0]
         if not len(found) and column is not None:
             parents, columns = np.array([path[-1]]), np.array([column])
@@ -94,14 +108,16 @@ class CandidateTree(ProposalTree):
         """Prune to the subtree of a node, and make nodes of the candidates that are likely now."""
         kept = super().reroot(node)
         count = len(kept)
-        keep_rows(self._steps, kept, -np.inf)
-        keep_rows(self._best_waiting, kept, -np.inf)
-        keep_rows(self._segments, kept, 0)
-        self._waiting[:count] = self._waiting[kept]
+        keep_nodes(self._of_nodes, kept, -np.inf)
+        keep_nodes(self._segments, kept, 0)
+        self._living = None
+        move_rows(self._waiting, kept)
         self._steps[ROOT] = -np.inf
         likely: IntArray = (self.tree.scores + self._best_waiting[:count] >= self._floor).nonzero()[0]
-        self._admit(likely, self._waiting[likely])
-        self._rescore(np.arange(count))
+        if len(likely):
+            self._admit(likely, self._waiting[likely])
+        scores = self.tree.scores[self.tree.parents[:count]] + self._steps[:count]
+        self._give_likely(np.arange(count), scores)
         return kept
 
     def undrafted_scores(self, most: int) -> FloatArray:
@@ -178,9 +194,11 @@ class CandidateTree(ProposalTree):
 
     def _rescore(self, nodes: IntArray) -> None:
         """Give new scores to the likely ones of nodes that are candidates of their parents."""
-        if not len(nodes):
-            return
-        scores = self.tree.scores[self.tree.parents[nodes]] + self._steps[nodes]
+        if len(nodes):
+            self._give_likely(nodes, self.tree.scores[self.tree.parents[nodes]] + self._steps[nodes])
+
+    def _give_likely(self, nodes: IntArray, scores: FloatArray) -> None:
+        """Give nodes those of the scores that are likely enough for a node."""
         likely = scores >= self._floor
         nodes = nodes[likely]
         self.tree.rescore(nodes, scores[likely])
@@ -191,7 +209,7 @@ class CandidateTree(ProposalTree):
         super().lengthen()
         size = len(self.names)
         if size > len(self._steps):
-            self._steps = lengthened(self._steps, size, -np.inf)
+            self._of_nodes = extended(self._of_nodes, size, -np.inf)
+            self._steps, self._best_waiting = self._of_nodes
             self._waiting = lengthened(self._waiting, size, -np.inf)
-            self._best_waiting = lengthened(self._best_waiting, size, -np.inf)
-            self._segments = lengthened(self._segments, size, 0)
+            self._segments = extended(self._segments, size, 0)

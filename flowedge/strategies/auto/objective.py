@@ -11,7 +11,10 @@ All decisions compare what they add to S with what they add to T.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -21,7 +24,7 @@ from flowedge.core.arrays import BoolArray, FloatArray
 # segments are taken where the plan is about as good with them.
 _AS_GOOD = 0.95
 # Numbers of nodes among which a forward of the drafter is chosen.
-_NODE_COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
+_NODE_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 @dataclass(frozen=True)
@@ -136,12 +139,14 @@ def nodes_of_forward(
     Returns:
         The number of nodes, and the tokens that the forward adds less the tokens that its delay costs.
     """
-    counts = np.append(_NODE_COUNTS[len(probabilities) > _NODE_COUNTS], len(probabilities))
-    seconds = np.maximum(forward_s[counts - 1], 1e-9)
-    tokens = hit * np.cumsum(probabilities)[counts - 1]
-    values = tokens - tokens_per_s * np.maximum(seconds - slack_s, 0.0)
-    best = int(np.argmax(values / seconds))
-    return int(counts[best]), float(values[best])
+    all_nodes, times, sums = len(probabilities), forward_s.tolist(), [*accumulate(probabilities.tolist())]
+    best, best_value, best_rate = 0, 0.0, -math.inf
+    for count in (*_NODE_COUNTS[: bisect_left(_NODE_COUNTS, all_nodes)], all_nodes):
+        seconds = max(times[count - 1], 1e-9)
+        value = hit * sums[count - 1] - tokens_per_s * max(seconds - slack_s, 0.0)
+        if value / seconds > best_rate:
+            best, best_value, best_rate = count, value, value / seconds
+    return best, best_value
 
 
 def nodes_beside(probabilities: FloatArray, added_s: FloatArray, hit: float, tokens_per_s: float) -> int:

@@ -1,4 +1,4 @@
-"""Print the costs of FlowEdge apart from models: a hop, a segment at the draft node, an agent's memory.
+"""Print the costs of FlowEdge apart from models: a hop, the draft node's bookkeeping, an agent's memory.
 
 Run: make bench-overhead, or python -m testbed.tools.overhead [--part hop|draft-node|start|memory].
 """
@@ -9,13 +9,13 @@ import argparse
 import os
 import platform
 
-from testbed.tools.overhead.draft_work import measure_draft_work
+from testbed.tools.overhead.draft_work import RESULT, VERIFIED, measure_draft_work
 from testbed.tools.overhead.hop import measure_hop
 from testbed.tools.overhead.memory import measure_memory
 from testbed.tools.overhead.start import measure_discovery
 
 ROWS, WIDTH = 64, 4096
-CONTEXTS = (100, 1500)
+STRATEGIES = ("auto", "flowspec")  # whose bookkeeping is measured
 PARTS = ("hop", "draft-node", "start", "memory")
 
 
@@ -27,16 +27,16 @@ def report_hop(hops: int) -> None:
 
 
 def report_draft_node(new_tokens: int) -> None:
-    print(f"draft node: its state machine's own time a segment, flowspec, 4 stages, width {WIDTH},")
-    print(f"     {new_tokens} new tokens; no model, no link, no sampling:")
-    for context in CONTEXTS:
-        work = measure_draft_work(context, WIDTH, new_tokens)
-        parts = sorted(work.seconds.items(), key=lambda item: -item[1])
-        shown = ", ".join(f"{name} {seconds / work.segments * 1e6:.0f}" for name, seconds in parts)
-        print(
-            f"     context {context:5}: {work.per_segment_s * 1e6:.0f} us a segment "
-            f"({work.segments} segments, {work.tokens} tokens; us by call: {shown})"
-        )
+    print(f"draft node: its state machine's own time in ms, bundled pair, 4 stages, {new_tokens} new tokens;")
+    print("     no model, no link, no sampling; medians:")
+    for strategy in STRATEGIES:
+        work = measure_draft_work(strategy, new_tokens)
+        verification_s = sum(work[kind].seconds for kind in (RESULT, VERIFIED))
+        print(f"     {strategy}: {verification_s * 1e3:.3f} a verification, the segment's return included")
+        for kind, events in sorted(work.items(), key=lambda item: -item[1].seconds * item[1].count):
+            parts = sorted(events.parts.items(), key=lambda item: -item[1])
+            shown = ", ".join(f"{part} {seconds * 1e3:.3f}" for part, seconds in parts)
+            print(f"       {kind:8} {events.count:4} times {events.seconds * 1e3:.3f}: {shown}")
 
 
 def report_memory() -> None:

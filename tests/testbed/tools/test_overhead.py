@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from testbed.tools.overhead.draft_work import measure_draft_work
+import pytest
+
+from testbed.tools.overhead.draft_work import LAYER, RESULT, VERIFIED, measure_draft_work
 from testbed.tools.overhead.hop import measure_hop
 
 
@@ -14,8 +16,9 @@ def test_a_hop_is_timed_between_two_processes() -> None:
 
 
 def test_the_draft_nodes_own_work_is_counted() -> None:
-    work = measure_draft_work(context=30, width=16, new_tokens=40)
-    assert work.tokens == 40
-    assert work.segments > 0
-    assert work.per_segment_s > 0
-    assert work.seconds["finish"] > 0
+    work = measure_draft_work("auto", new_tokens=30)
+    for kind, part in ((RESULT, "take in result"), (VERIFIED, "prune"), (LAYER, "strategy")):
+        events = work[kind]
+        assert events.count > 0
+        assert sum(events.parts.values()) == pytest.approx(events.seconds)
+        assert events.parts[part] > 0

@@ -1,0 +1,102 @@
+"""The plain forms, over arrays, of what `auto` works out with few calls."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from math import log
+
+import numpy as np
+
+from flowedge.core.arrays import FloatArray
+from flowedge.strategies.auto.acceptance import _BOUNDS as PROBABILITY_BOUNDS
+from flowedge.strategies.auto.acceptance import _CENTRES, _LEAST, _TINY
+from flowedge.strategies.auto.row_times import _BOUNDS as ROW_BOUNDS
+from flowedge.strategies.auto.row_times import _FADE, _LEAST_S, _NOISE, _PRIOR_SHARE
+
+COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
+
+
+def plain_nodes_of_forward(
+    probabilities: FloatArray, forward_s: FloatArray, slack_s: float, hit: float, tokens_per_s: float
+) -> tuple[int, float]:
+    """nodes_of_forward in objective.py."""
+    counts = np.append(COUNTS[len(probabilities) > COUNTS], len(probabilities))
+    seconds = np.maximum(forward_s[counts - 1], 1e-9)
+    tokens = hit * np.cumsum(probabilities)[counts - 1]
+    values = tokens - tokens_per_s * np.maximum(seconds - slack_s, 0.0)
+    best = int(np.argmax(values / seconds))
+    return int(counts[best]), float(values[best])
+
+
+class PlainRowTimes:
+    """RowTimes, evaluated anew whenever it is asked."""
+
+    def __init__(self, *, linear: bool) -> None:
+        size = len(ROW_BOUNDS) + 1
+        self._linear, self._drift = linear, 0.0
+        self._drifts, self._rows, self._seconds = np.zeros(size), np.zeros(size), np.zeros(size)
+
+    def observe(self, rows: int, seconds: float) -> None:
+        index = bisect_left(ROW_BOUNDS, rows)
+        if not self._rows[index]:
+            self._rows[index], self._seconds[index] = rows, seconds
+        else:
+            former, mean_rows = float(self._present(np.array([index]))[0]), float(self._rows[index])
+            share = rows / mean_rows
+            least, most = former * min(share, 1.0), former * max(share, 1.0)
+            mean = _FADE * former + (1 - _FADE) * seconds
+            if not least * (1 - _NOISE) <= seconds <= most * (1 + _NOISE):
+                factor = log(max(mean, _LEAST_S) / max(former, _LEAST_S))
+                self._drift += mean - former if self._linear else factor
+            self._rows[index] = _FADE * mean_rows + (1 - _FADE) * rows
+            self._seconds[index] = mean
+        self._drifts[index] = self._drift
+
+    def _present(self, classes: np.ndarray) -> FloatArray:
+        drifts, means = self._drift - self._drifts[classes], self._seconds[classes]
+        return np.maximum(means + drifts, 0.0) if self._linear else means * np.exp(drifts)
+
+    def times(self, rows: FloatArray) -> FloatArray:
+        known = np.flatnonzero(self._rows)
+        counts, means = self._rows[known], self._present(known)
+        means = (np.maximum.accumulate(means) + np.minimum.accumulate(means[::-1])[::-1]) / 2
+        if len(counts) == 1:
+            return means[0] * (1 + _PRIOR_SHARE * rows) / (1 + _PRIOR_SHARE * counts[0])
+        slope = (means[-1] - means[-2]) / (counts[-1] - counts[-2])
+        beyond = slope * np.maximum(rows - counts[-1], 0.0)
+        if self._linear:
+            return np.interp(rows, counts, means) + beyond
+        after = np.minimum(counts.searchsorted(rows), len(counts) - 1)
+        before = np.maximum(counts.searchsorted(rows, side="right") - 1, 0)
+        fewer = np.minimum(rows - counts[after], 0.0)
+        slopes = np.append(np.diff(means) / np.diff(counts), means[-1] / counts[-1])
+        steepest = np.minimum(means / counts, slopes)[after]
+        return np.maximum(means[before], means[after] + fewer * steepest) + beyond
+
+
+class PlainAcceptance:
+    """ProposalAcceptance, whose shares are worked out with every token drawn."""
+
+    def __init__(self, prior: float) -> None:
+        self._proposed = np.full((2, len(_CENTRES)), prior)  # of the likeliest proposals, and of the others
+        self._accepted = np.stack([prior * np.exp(_CENTRES)] * 2)
+        self._log_shares = [np.append(_CENTRES, 0.0) for _ in range(2)]
+
+    def observe(self, log_probs: list[float], accepted: int | None) -> None:
+        for index, log_prob in enumerate(log_probs):
+            kind, of_class = min(index, 1), bisect_right(PROBABILITY_BOUNDS, log_prob)
+            self._proposed[kind, of_class] += 1.0
+            self._accepted[kind, of_class] += index == accepted
+        shares = np.minimum(np.maximum(self._accepted / self._proposed, _LEAST), 1.0)
+        rising = np.log(np.maximum.accumulate(shares, axis=1))
+        self._log_shares = [np.append(of_kind, 0.0) for of_kind in rising]
+
+    def log_share(self, log_probs: FloatArray) -> FloatArray:
+        first, others = (self._share(log_probs, of_kind) for of_kind in self._log_shares)
+        others[:, 0] = first[:, 0]
+        return np.log(np.maximum(others, _TINY))
+
+    @staticmethod
+    def _share(log_probs: FloatArray, log_share: FloatArray) -> FloatArray:
+        share = np.interp(log_probs, np.append(_CENTRES, 0.0), log_share)
+        return np.exp(share + np.minimum(log_probs - _CENTRES[0], 0.0))
