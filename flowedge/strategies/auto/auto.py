@@ -388,8 +388,10 @@ class Auto(Strategy):
         room = settings.max_draft_rows - tree.num_sent
         best = tree.best_unsent(min(1 if single else most, settings.segment_rows, room))
         thresholds = self._plan.thresholds(self._in_flight, self.now)[: len(best)]
-        worth = np.exp(tree.effective_scores()[best]) >= thresholds
-        return best[: len(best) if worth.all() else int(np.argmin(worth))]
+        # Where many rows take hardly longer than two, the second row has to be paid by all.
+        gains = np.cumsum(np.exp(tree.effective_scores()[best]) - thresholds)
+        count = int(np.argmax(gains)) + 1 if len(best) else 0
+        return best[:count] if count and gains[count - 1] > 0 else []
 
     @property
     def _single_measured(self) -> bool:

@@ -23,6 +23,7 @@ from flowedge.core.arrays import BoolArray, FloatArray
 # S counts the nodes that are there already; what is drafted during a trip goes with a segment behind. So more
 # segments are taken where the plan is about as good with them.
 _AS_GOOD = 0.95
+_LEVELS = 64  # of a tree, beyond which nothing is expected
 # Numbers of nodes among which a forward of the drafter is chosen.
 _NODE_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
@@ -112,11 +113,14 @@ def choose_rows(
     each = rates.max(axis=1)
     of_best = int(np.flatnonzero(each >= _AS_GOOD * each.max())[-1])
     best = int(np.argmax(rates[of_best]))
-    # m segments are m levels of the tree, and the draft node works for each of them.
-    levels = np.cumsum(hit ** np.arange(most + 1))[1:, None]
-    sustained = np.minimum(tokens, levels) / np.maximum(seconds, segments * times.draft_node)
+    # During a trip the draft node makes so many forwards, of which each adds a level to the tree.
+    drafted_s = np.maximum(seconds, times.draft_node)
+    forwards = (drafted_s / np.maximum(times.draft_node, drafted_s / _LEVELS)).astype(np.int64)
+    levels = np.cumsum(hit ** np.arange(_LEVELS + 1))[forwards]
+    sustained = np.minimum(tokens, levels) / drafted_s
     slopes = np.diff(seconds[of_best], prepend=seconds[of_best, 0])
-    price = row_price * rates[of_best, best] / (of_best + 1)
+    # With a single segment there is none behind that a row could hold up.
+    price = (row_price if of_best else 1.0) * rates[of_best, best] / (of_best + 1)
     return RowChoice(best + 1, of_best + 1, float(sustained.max()), price * slopes)
 
 
