@@ -8,11 +8,11 @@
 - Rows: the best unsent nodes of the newest tree, as long as a row adds more to the tokens of a trip than to
   its time (plan_rows), or delays nothing. Where a single row takes much less time than two, as with the
   4-bit weights of bitsandbytes, every segment may have a single row.
-- When: no more segments are in flight than the pipeline has stages. A further segment would only wait in
-  front of a stage, chosen on older news than the segment that takes its place (late binding). For the same
-  reason nothing is sent while the first stage is busy for longer than the forward under way takes. Sessions
-  of one pipeline send together, in steps (PipelineSteps), so that each stage has segments of several
-  sessions to compute in one forward.
+- When: as many segments are in flight as the plan has, at most one a stage; those whose rows have died do
+  not count. A further segment would only wait in front of the slowest stage, chosen on older news than the
+  segment that takes its place (late binding). For the same reason nothing is sent while the first stage is
+  busy for longer than the forward under way takes. Sessions of one pipeline send together, in steps
+  (PipelineSteps), so that each stage has segments of several sessions to compute in one forward.
 - Drafting: each forward takes the likeliest nodes without proposals, at any depth, as many as give the most
   tokens per second of the forward (nodes_of_forward). It does not begin if the verification that it delays
   is worth more. A forward that is made for one session takes nodes of the others, which need only be worth

@@ -1,12 +1,12 @@
 """The objective of `auto`, tokens per second, and the decisions that follow from it: pure functions.
 
-While a segment travels through the pipeline, a token can come out only if its row is in flight. With n
-segments in flight, each of r rows, the tokens of a trip are S(n r): the sum of the probabilities of the n r
+While a segment travels through the pipeline, a token can come out only if its row is in flight. With m
+segments in flight, each of r rows, the tokens of a trip are S(m r): the sum of the probabilities of the m r
 likeliest nodes of the draft tree, the root with probability 1 included. So
 
-    tokens/s = S(n r) / T(r),    T(r) = trip(r) + verification(r)
+    tokens/s = S(m r) / T(m, r),    T(m, r) = max(trip(r) + verification(r), m slowest(r))
 
-All decisions compare what they add to S with what they add to T.
+because segments wait for each other in front of the slowest stage or link. All decisions compare what they add to S with what they add to T.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def choose_rows(
 ) -> RowChoice:
     """Return the plan with the most tokens/s.
 
-    One row more in each of n segments adds n p to S, and the slope of T to T. That is worth it while
+    One row more in each of m segments adds m p to S, and the slope of T to T. That is worth it while
 
-        n p / S >= row_price * T' / T
+        m p / S >= row_price * T' / T
 
     Args:
         probabilities: float64 [n], of the likeliest nodes of a tree, falling, the root's 1 first; further

@@ -9,7 +9,9 @@ _SHORT_TRIAL_TOKENS = 8  # likewise where it is much slower than plain decoding,
 _MUCH_SLOWER = 0.75
 _MUCH_FASTER = 1.25  # than the predicted speed of plain decoding, which need not be measured then
 _MEAN_TOKENS = 64  # over which ways of drafting are compared, since texts are not equally foreseeable
-_CHANCE = 0.9  # of the speed of plain decoding, which so few tokens may have where drafting is faster
+# Share of the speed of plain decoding that drafting may have, over fewer tokens than that, where it is
+# predicted to be faster.
+_CHANCE = 0.9
 _FASTER = 1.05  # than the way of drafting that is left for another
 _FIRST_PAUSE = 128  # tokens before what was slower is tried again
 _LONGEST_PAUSE = 1024
@@ -21,7 +23,7 @@ class Mode(Enum):
 
     PLAIN = auto()
     ONE = auto()
-    ALL = auto()  # as many segments as the pipeline has stages
+    ALL = auto()  # as many segments as the plan has
 
 
 class DraftingProbation:
