@@ -10,7 +10,6 @@ import pytest
 from flowedge.core.messages import Prune, Segment
 from flowedge.core.request import Finished
 from flowedge.core.sampling import Walk
-from flowedge.core.tree import subtree
 from flowedge.engine.draft_node import draft_session, returned_draws
 from flowedge.engine.draft_node.session_answer import SessionAnswer
 from flowedge.engine.jobs import Forward, ForwardBatch
@@ -25,7 +24,6 @@ from flowedge.engine.stage.waiting_segments import WaitingSegments
 from flowedge.planning.virtual_pipeline import VirtualPipeline
 from flowedge.protocol import epochs
 from flowedge.protocol import pipeline_ledger as flight
-from flowedge.protocol import row_sequence as sequence
 from flowedge.protocol.outbox import Outbox
 from flowedge.protocol.row_sequence import RowSequence
 from flowedge.strategies import flowspec
@@ -129,9 +127,16 @@ def parents_as_they_are(prune: Prune, parents):
     return parents
 
 
-def off_by_one(prune: Prune, rows):
-    moved = prune.context + np.searchsorted(prune.retained, rows) + 1
-    return np.where(rows < prune.context, rows, moved).astype(np.int64)
+def off_by_one(segment: Segment, prune: Prune):
+    mapped, kept = epochs.map_segment(segment, prune)
+    return replace(mapped, first_row=mapped.first_row + 1), kept
+
+
+def sequence_parents_as_they_are(original, self: RowSequence, accepted, draft, **changes):
+    parents = [self._parents[row - self.context] for row in draft]
+    prune = original(self, accepted, draft, **changes)
+    self._parents = parents
+    return prune
 
 
 def context_parents_kept(prune: Prune, parents):
@@ -266,13 +271,14 @@ def credit_forgotten(original, self: Stage, segment: Segment):
         original(self, segment)
 
 
-def subtree_with_siblings(parents, depths, node: int):
-    return np.arange(node, len(parents))
+def subtree_with_siblings(original, self: RowSequence, root: int) -> list[int]:
+    parent = self._parents[root - self.context]
+    siblings = [row for row, other in enumerate(self._parents, start=self.context) if other == parent]
+    return sorted({each for row in siblings for each in original(self, row)})
 
 
-def subtree_without_grandchildren(parents, depths, node: int):
-    rows = subtree(parents, depths, node)
-    return rows[(rows == node) | (parents[rows] == node)]
+def subtree_without_grandchildren(original, self: RowSequence, root: int) -> list[int]:
+    return [row for row in original(self, root) if row == root or self._parents[row - self.context] == root]
 
 
 def subtree_dies(tree, event):
@@ -343,7 +349,7 @@ BUGS: dict[str, tuple[int, Bug]] = {
     "outbox neither trimmed nor restamped": (30, wrapped(Outbox, "prune", outbox_untrimmed)),
     "outbox puts the prune behind what it restamps": (30, wrapped(Outbox, "prune", outbox_prune_last)),
     "outbox loses the prune": (107, wrapped(Outbox, "prune", outbox_prune_lost)),
-    "rows renumbered off by one": (105, replaced(epochs, "renumbered", off_by_one)),
+    "rows renumbered off by one": (105, replaced(stage_session, "map_segment", off_by_one)),
     "parents in segments not renumbered": (0, replaced(epochs, "renumbered_parents", parents_as_they_are)),
     "parents in a stage's tail not renumbered": (
         105,
@@ -351,7 +357,7 @@ BUGS: dict[str, tuple[int, Bug]] = {
     ),
     "parents in the sequence not renumbered": (
         48,
-        replaced(sequence, "renumbered_parents", parents_as_they_are),
+        wrapped(RowSequence, "_retain", sequence_parents_as_they_are),
     ),
     "accepted parents not made context": (105, replaced(tail, "renumbered_parents", context_parents_kept)),
     "gather skipped": (202, wrapped(CachedRows, "apply", without_gather)),
@@ -379,8 +385,8 @@ BUGS: dict[str, tuple[int, Bug]] = {
         wrapped(SessionTable, "close_early", closes_not_remembered),
     ),
     "no credit for empty segments": (30, wrapped(Stage, "_take_up", credit_forgotten)),
-    "siblings retained": (105, replaced(sequence, "subtree", subtree_with_siblings)),
-    "grandchildren pruned": (0, replaced(sequence, "subtree", subtree_without_grandchildren)),
+    "siblings retained": (105, wrapped(RowSequence, "_subtree", subtree_with_siblings)),
+    "grandchildren pruned": (0, wrapped(RowSequence, "_subtree", subtree_without_grandchildren)),
     "the subtree of the new root pruned": (291, replaced(flowspec, "advance", subtree_dies)),
     "a row accepted that was not drawn": (160, replaced(exact_model, "walk", walk_one_too_far)),
     "the node trims no results": (56, replaced(draft_session, "map_segment", restamped_only)),
