@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from math import log
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from flowedge.core.arrays import FloatArray
 from flowedge.strategies.auto.acceptance import _BOUNDS as PROBABILITY_BOUNDS
 from flowedge.strategies.auto.acceptance import _CENTRES, _LEAST, _TINY
 from flowedge.strategies.auto.row_times import _BOUNDS as ROW_BOUNDS
-from flowedge.strategies.auto.row_times import _FADE, _LEAST_S, _NOISE, _PRIOR_SHARE
+from flowedge.strategies.auto.row_times import _FADE, _IN_A_ROW, _LEAST_S, _NOISE, _PRIOR_SHARE
 
 COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
 
@@ -33,32 +32,44 @@ class PlainRowTimes:
 
     def __init__(self, *, linear: bool) -> None:
         size = len(ROW_BOUNDS) + 1
-        self._linear, self._drift = linear, 0.0
-        self._drifts, self._rows, self._seconds = np.zeros(size), np.zeros(size), np.zeros(size)
+        self._linear = linear
+        self._rows, self._seconds = np.zeros(size), np.zeros(size)
+        self._off: list[tuple[int, int, float, float]] = []  # class, rows, seconds and by how much it was off
+        self._before = self._rows, self._seconds
 
     def observe(self, rows: int, seconds: float) -> None:
-        index = bisect_left(ROW_BOUNDS, rows)
+        index, neutral = bisect_left(ROW_BOUNDS, rows), 0.0 if self._linear else 1.0
         if not self._rows[index]:
             self._rows[index], self._seconds[index] = rows, seconds
+            return
+        counts, means = self._before if self._off else (self._rows, self._seconds)
+        off = neutral
+        if counts[index]:
+            expected = float(np.clip(seconds, *sorted([means[index], means[index] * (rows / counts[index])])))
+            if abs(seconds - expected) > _NOISE * expected:
+                off = seconds - expected if self._linear else seconds / max(expected, _LEAST_S)
+        if off == neutral:
+            self._off = []
+        elif not self._off or (off > neutral) != (self._off[0][3] > neutral):
+            self._off = [(index, rows, seconds, off)]
+            self._before = self._rows.copy(), self._seconds.copy()
         else:
-            former, mean_rows = float(self._present(np.array([index]))[0]), float(self._rows[index])
-            share = rows / mean_rows
-            least, most = former * min(share, 1.0), former * max(share, 1.0)
-            mean = _FADE * former + (1 - _FADE) * seconds
-            if not least * (1 - _NOISE) <= seconds <= most * (1 + _NOISE):
-                factor = log(max(mean, _LEAST_S) / max(former, _LEAST_S))
-                self._drift += mean - former if self._linear else factor
-            self._rows[index] = _FADE * mean_rows + (1 - _FADE) * rows
-            self._seconds[index] = mean
-        self._drifts[index] = self._drift
-
-    def _present(self, classes: np.ndarray) -> FloatArray:
-        drifts, means = self._drift - self._drifts[classes], self._seconds[classes]
-        return np.maximum(means + drifts, 0.0) if self._linear else means * np.exp(drifts)
+            self._off.append((index, rows, seconds, off))
+        taken = [(index, rows, seconds, off)]
+        if len(self._off) == _IN_A_ROW:
+            counts, means = self._before
+            change = min((each[3] for each in self._off), key=lambda each: abs(each - neutral))
+            changed = np.maximum(means + change if self._linear else means * change, 0.0)
+            self._rows = np.where(counts > 0, counts, self._rows)
+            self._seconds = np.where(counts > 0, changed, self._seconds)
+            taken, self._off = self._off, []
+        for number, count, measured, _ in taken:
+            self._rows[number] = _FADE * self._rows[number] + (1 - _FADE) * count
+            self._seconds[number] = _FADE * self._seconds[number] + (1 - _FADE) * measured
 
     def times(self, rows: FloatArray) -> FloatArray:
         known = np.flatnonzero(self._rows)
-        counts, means = self._rows[known], self._present(known)
+        counts, means = self._rows[known], self._seconds[known]
         means = (np.maximum.accumulate(means) + np.minimum.accumulate(means[::-1])[::-1]) / 2
         if len(counts) == 1:
             return means[0] * (1 + _PRIOR_SHARE * rows) / (1 + _PRIOR_SHARE * counts[0])

@@ -41,7 +41,7 @@ class BlankStage:
         self._width, self._dtype, self._forward_s, self._hits = width, dtype, forward_s, hits
 
     def run(self, job: StageJob) -> StageResult:
-        if not isinstance(job, ForwardBatch):
+        if not isinstance(job, ForwardBatch) or job.dead:
             return None
         _wait(self._forward_s * (1 + job.num_rows / _ROWS_AS_LONG))
         return [self._forward(forward) for forward in job.forwards]

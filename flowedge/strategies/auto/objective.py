@@ -6,7 +6,8 @@ likeliest nodes of the draft tree, the root with probability 1 included. So
 
     tokens/s = S(m r) / T(m, r),    T(m, r) = max(trip(r) + verification(r), m slowest(r))
 
-because segments wait for each other in front of the slowest stage or link. All decisions compare what they add to S with what they add to T.
+because segments wait for each other in front of the slowest stage or link. All decisions compare what they
+add to S with what they add to T.
 """
 
 from __future__ import annotations

@@ -5,19 +5,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from math import inf, log
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from flowedge.core.arrays import FloatArray
 
-_LEAST_S = 1e-9  # a time of 0 has no logarithm
+_LEAST_S = 1e-9  # what took no time is no measure of a factor
 _FADE = 0.8  # weight of the former mean at each observation
 # Numbers of rows are measured in classes up to these bounds, beyond the last in one more.
 _BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-# By how much a measurement may be off before it says that the device or the link itself has changed.
-_NOISE = 0.15
+# So many measurements in a row that are off by so much, all to one side, say that the device or the link
+# itself has changed.
+_IN_A_ROW, _NOISE = 3, 0.15
 # Assumed time of a row, as a share of the time of no rows, until two classes have been measured.
 _PRIOR_SHARE = 0.3 / 64
 
@@ -39,6 +40,15 @@ class _Known(NamedTuple):
     around: FloatArray
 
 
+class _Measured(NamedTuple):
+    """A measurement of a class; `off` is by how much it was off: seconds, or a factor."""
+
+    number: int  # of the class
+    rows: int
+    seconds: float
+    off: float
+
+
 class RowTimes:
     """Moving means by classes of rows, and what they tell about other numbers of rows.
 
@@ -50,15 +60,16 @@ class RowTimes:
     goes on as between the last two.
 
     A device that has become slower is so for all numbers of rows, also for those that are not measured at
-    present. So a mean that changes by more than noise takes the others along.
+    present. So where it takes longer than expected several times in a row, all means change by the least of
+    these differences.
     """
 
     def __init__(self, *, linear: bool = False) -> None:
         """`linear` is for work that has no such threshold, as a transfer: straight lines between means, which
         change by a summand, where those of other work change by a factor."""
         self._linear = linear
-        self._drift = 0.0  # by how much means have changed so far: seconds, or the logarithm of a factor
-        self._drifts = [0.0] * (len(_BOUNDS) + 1)  # likewise, when each class was measured last
+        self._off: list[_Measured] = []  # the latest, if they were off, all to one side
+        self._before: tuple[list[float], list[float]] = [], []  # rows and seconds before these
         self._rows = [0.0] * (len(_BOUNDS) + 1)  # means of each class; 0 rows where unmeasured
         self._seconds = [0.0] * (len(_BOUNDS) + 1)
         self._known: _Known | None = None  # until the next measurement
@@ -70,30 +81,55 @@ class RowTimes:
 
     def observe(self, rows: int, seconds: float) -> None:
         """Take in a measurement."""
-        index = self._class_of(rows)
-        if not self._rows[index]:
-            self._rows[index], self._seconds[index] = float(rows), seconds
-        else:
-            former, mean_rows = self._present(index), self._rows[index]
-            share = rows / mean_rows  # more rows take longer, and not in more than proportion
-            least, most = former * min(share, 1.0), former * max(share, 1.0)
-            mean = _FADE * former + (1 - _FADE) * seconds
-            if not least * (1 - _NOISE) <= seconds <= most * (1 + _NOISE):
-                self._drift += (
-                    mean - former if self._linear else log(max(mean, _LEAST_S) / max(former, _LEAST_S))
-                )
-            self._rows[index] = _FADE * mean_rows + (1 - _FADE) * rows
-            self._seconds[index] = mean
-        self._drifts[index] = self._drift
         self._known = None
         self._curves.clear()
+        number = self._class_of(rows)
+        if not self._rows[number]:
+            self._rows[number], self._seconds[number] = float(rows), seconds
+            return
+        measured = self._compared(number, rows, seconds)
+        if measured is None:
+            self._off = []
+        else:
+            if not self._off or self._is_longer(measured) != self._is_longer(self._off[0]):
+                self._off, self._before = [], (self._rows.copy(), self._seconds.copy())
+            self._off.append(measured)
+        if len(self._off) == _IN_A_ROW:
+            self._change()
+        else:
+            self._take(number, rows, seconds)
 
-    def _present(self, index: int) -> float:
-        """Return the mean of a class, as it is at present."""
-        drift, mean = self._drift - self._drifts[index], self._seconds[index]
-        if not drift:
-            return mean
-        return max(mean + drift, 0.0) if self._linear else mean * float(np.exp(drift))
+    def _compared(self, number: int, rows: int, seconds: float) -> _Measured | None:
+        """Return a measurement that is off; None where it is as expected before the latest that were off."""
+        counts, means = self._before if self._off else (self._rows, self._seconds)
+        if not counts[number]:
+            return None
+        share = rows / counts[number]  # more rows take longer, and not in more than proportion
+        expected = min(max(seconds, means[number] * min(share, 1.0)), means[number] * max(share, 1.0))
+        if abs(seconds - expected) <= _NOISE * expected:
+            return None
+        off = seconds - expected if self._linear else seconds / max(expected, _LEAST_S)
+        return _Measured(number, rows, seconds, off)
+
+    def _is_longer(self, measured: _Measured) -> bool:
+        return measured.off > (0.0 if self._linear else 1.0)
+
+    def _change(self) -> None:
+        """Change all means, because everything takes longer now, or less long."""
+        off = [measured.off for measured in self._off]
+        change = min(off) if self._is_longer(self._off[0]) else max(off)
+        counts, means = self._before
+        for number, mean in enumerate(means):
+            if counts[number]:
+                self._rows[number] = counts[number]
+                self._seconds[number] = max(mean + change, 0.0) if self._linear else mean * change
+        for measured in self._off:
+            self._take(measured.number, measured.rows, measured.seconds)
+        self._off = []
+
+    def _take(self, number: int, rows: int, seconds: float) -> None:
+        self._rows[number] = _FADE * self._rows[number] + (1 - _FADE) * rows
+        self._seconds[number] = _FADE * self._seconds[number] + (1 - _FADE) * seconds
 
     def curve(self, most: int) -> FloatArray:
         """Return the seconds of 1 to `most` rows: float64 [most], never falling; 0 while nothing is known.
@@ -118,7 +154,7 @@ class RowTimes:
         if not classes:
             return np.zeros(len(rows))
         if len(classes) == 1:
-            count, mean = self._rows[classes[0]], self._present(classes[0])
+            count, mean = self._rows[classes[0]], self._seconds[classes[0]]
             lone: FloatArray = mean * (1 + _PRIOR_SHARE * rows) / (1 + _PRIOR_SHARE * count)
             return lone
         if self._known is None:
@@ -136,7 +172,7 @@ class RowTimes:
     def _evaluated(self, classes: Sequence[int]) -> _Known:
         """Return what the measurements of two classes or more say."""
         counts = [self._rows[index] for index in classes]
-        seconds = [self._present(index) for index in classes]
+        seconds = [self._seconds[index] for index in classes]
         # Noise is evened out: the time of more rows is not shorter.
         rising, falling = accumulate(seconds, max), [*accumulate(reversed(seconds), min)]
         means = [(high + low) / 2 for high, low in zip(rising, reversed(falling), strict=True)]
