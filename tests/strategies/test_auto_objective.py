@@ -164,6 +164,14 @@ def test_a_jump_after_the_first_row_is_weighed_against_what_more_rows_reveal():
     assert choose_rows(np.append(1.0, np.full(199, 0.9)), fed(jump), 2, 1.0, 1.0).rows == 16
 
 
+def test_several_rows_have_to_be_clearly_better_where_they_take_much_longer_than_one():
+    seconds = np.where(ROWS > 1, 2.0, 1.0)
+    probabilities = np.append(1.0, np.full(15, 0.08))
+    assert choose_rows(probabilities, fed(seconds), 1, 1.0, 1.0).rows == 1, "2.2 tokens in twice the time"
+    likelier = np.append(1.0, np.full(15, 0.12))
+    assert choose_rows(likelier, fed(seconds), 1, 1.0, 1.0).rows == 16, "2.8 tokens in twice the time"
+
+
 def test_a_row_has_to_add_as_much_to_the_tokens_as_to_the_time():
     segments, seconds = 2, 10.0 + ROWS
     plan = choose_rows(HALVING, fed(seconds), segments, 1.0, 1.0)
@@ -188,7 +196,7 @@ def test_a_slow_draft_node_keeps_fewer_segments_in_flight():
 def test_the_planned_rows_are_the_best_of_all(seed, segments):
     rng = np.random.default_rng(seed)
     probabilities = np.append(1.0, np.sort(rng.random(16 * segments - 1))[::-1])
-    seconds = 0.1 + np.cumsum(rng.random(16))
+    seconds = 2.0 + np.cumsum(rng.random(16))
     plan = choose_rows(probabilities, fed(seconds), segments, 1.0, 1.0)
     rates = [probabilities[: rows * segments].sum() / seconds[rows - 1] for rows in range(1, 17)]
     assert (plan.segments, rates[plan.rows - 1]) == (segments, max(rates))

@@ -24,6 +24,7 @@ from flowedge.core.arrays import BoolArray, FloatArray
 # S counts the nodes that are there already; what is drafted during a trip goes with a segment behind. So more
 # segments are taken where the plan is about as good with them.
 _AS_GOOD = 0.95
+_JUMP, _CLEARLY = 1.5, 1.25
 _LEVELS = 64  # of a tree, beyond which nothing is expected
 # Numbers of nodes among which a forward of the drafter is chosen.
 _NODE_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -111,6 +112,10 @@ def choose_rows(
     tokens = np.cumsum(probabilities)[nodes - 1]
     seconds = times.together(most)
     rates = tokens / seconds
+    # Segments of several rows hold up the roots behind them. Where these take much longer than single rows, as
+    # with weights that are unpacked for two rows, they have to be clearly better.
+    if len(times.returned) > 1 and times.returned[1] > _JUMP * times.returned[0]:
+        rates[:, 1:] /= _CLEARLY
     each = rates.max(axis=1)
     of_best = int(np.flatnonzero(each >= _AS_GOOD * each.max())[-1])
     best = int(np.argmax(rates[of_best]))
@@ -121,7 +126,8 @@ def choose_rows(
     sustained = np.minimum(tokens, levels) / drafted_s
     slopes = np.diff(seconds[of_best], prepend=seconds[of_best, 0])
     # With a single segment there is none behind that a row could hold up.
-    price = (row_price if of_best else 1.0) * rates[of_best, best] / (of_best + 1)
+    rate = tokens[of_best, best] / seconds[of_best, best]
+    price = (row_price if of_best else 1.0) * rate / (of_best + 1)
     return RowChoice(best + 1, of_best + 1, float(sustained.max()), price * slopes)
 
 

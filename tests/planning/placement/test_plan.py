@@ -82,7 +82,11 @@ def test_layers_are_moved_where_bounds_do_not_find_the_best_division() -> None:
     assert leader == stages[0]
     for split in neighbours(planned.layout.split, 1):
         for layout in divisions_of(goal, fleet, leader, stages, split):
-            assert tokens_per_s(profile_of(layout, goal, fleet), goal) <= 1.05 * planned.tokens_per_s
+            try:
+                pipeline = profile_of(layout, goal, fleet)
+            except CapacityError:  # a layer more does not fit there
+                continue
+            assert tokens_per_s(pipeline, goal) <= 1.05 * planned.tokens_per_s
 
 
 def test_a_drafter_that_is_never_right_is_no_help() -> None:
