@@ -46,8 +46,10 @@ class PlainRowTimes:
         off = neutral
         if counts[index]:
             expected = float(np.clip(seconds, *sorted([means[index], means[index] * (rows / counts[index])])))
-            if abs(seconds - expected) > _NOISE * expected:
-                off = seconds - expected if self._linear else seconds / max(expected, _LEAST_S)
+            if self._linear and abs(seconds - expected) > _NOISE * expected:
+                off = seconds - expected
+            elif expected >= _LEAST_S and abs(seconds - expected) > _NOISE * expected:
+                off = seconds / expected
         if off == neutral:
             self._off = []
         elif not self._off or (off > neutral) != (self._off[0][3] > neutral):

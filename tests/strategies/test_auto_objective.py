@@ -80,6 +80,13 @@ def test_what_is_not_measured_at_present_changes_with_what_is():
     assert times.curve(64)[[0, 63]] == pytest.approx(before[[0, 63]]), "noise changes nothing else"
 
 
+def test_what_took_no_time_is_no_measure_of_a_factor():
+    times = RowTimes()
+    for rows, seconds in ((1, 0.0), (8, 1e-12), *[(1, 1.0), (8, 1.0)] * 4):
+        times.observe(rows, seconds)
+    assert np.all(times.curve(64) < 2.0)
+
+
 def test_a_forward_below_the_root_is_also_one_over_a_single_node():
     times = StepTimes()
     times.observe_layer(Layer(0, (0,), np.zeros((1, 1)), np.zeros((1, 1)), 0.2), of_root=True)

@@ -112,8 +112,8 @@ def choose_rows(
     tokens = np.cumsum(probabilities)[nodes - 1]
     seconds = times.together(most)
     rates = tokens / seconds
-    # Segments of several rows hold up the roots behind them. Where these take much longer than single rows, as
-    # with weights that are unpacked for two rows, they have to be clearly better.
+    # Segments of several rows hold up the roots behind them. Where these take much longer than single rows,
+    # as with weights that are unpacked for two rows, they have to be clearly better.
     if len(times.returned) > 1 and times.returned[1] > _JUMP * times.returned[0]:
         rates[:, 1:] /= _CLEARLY
     each = rates.max(axis=1)

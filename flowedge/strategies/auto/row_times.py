@@ -106,9 +106,10 @@ class RowTimes:
             return None
         share = rows / counts[number]  # more rows take longer, and not in more than proportion
         expected = min(max(seconds, means[number] * min(share, 1.0)), means[number] * max(share, 1.0))
-        if abs(seconds - expected) <= _NOISE * expected:
+        comparable = self._linear or expected >= _LEAST_S
+        if not comparable or abs(seconds - expected) <= _NOISE * expected:
             return None
-        off = seconds - expected if self._linear else seconds / max(expected, _LEAST_S)
+        off = seconds - expected if self._linear else seconds / expected
         return _Measured(number, rows, seconds, off)
 
     def _is_longer(self, measured: _Measured) -> bool:
