@@ -265,15 +265,10 @@ class Auto(Strategy):
         return self._measured.alone if self._mode is Mode.ONE else self._measured.times
 
     @property
-    def _most_in_flight(self) -> int:
-        """The number of segments with living rows that may be in flight; the dead delay nobody."""
-        return 1 if self._mode is Mode.ONE else self._plan.rows.segments
-
-    @property
     def _takes_another(self) -> bool:
-        """Whether another segment may be in flight."""
+        """Whether another segment may be in flight; those whose rows have died delay nobody."""
         living = self._candidates.living_segments(self._sent - len(self._in_flight))
-        return living < self._most_in_flight
+        return living < self._plan.rows.segments
 
     def _replan(self) -> None:
         times, settings = self._times, self._settings
@@ -402,5 +397,5 @@ class Auto(Strategy):
         times = self._times
         if not times.root_forward:
             return True  # nobody knows when the first layer comes
-        behind = float(self._plan.trips.first[0]) if self._most_in_flight > 1 else self._plan.returned
+        behind = float(self._plan.trips.first[0]) if self._plan.rows.segments > 1 else self._plan.returned
         return root_goes_alone(times.root_forward, behind, self._hit)
