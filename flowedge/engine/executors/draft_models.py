@@ -212,7 +212,7 @@ class DraftModels:
         return DraftNode(
             device,
             spec,
-            partial(session_strategy, measured=MeasuredPipeline(one_host=one_host)),
+            partial(session_strategy, measured=MeasuredPipeline(one_host=spec.one_host)),
             partial(StreamDecoder, self.tokenizer),  # which holds no weights, as `self` would
             limits,
         )
