@@ -24,7 +24,8 @@ from flowedge.core.arrays import BoolArray, FloatArray
 # S counts the nodes that are there already; what is drafted during a trip goes with a segment behind. So more
 # segments are taken where the plan is about as good with them.
 _AS_GOOD = 0.95
-_JUMP, _CLEARLY = 1.5, 1.25
+_JUMP = 1.5  # times as long as a single row: two rows that take so long are another kind of forward
+_CLEARLY = 1.25  # times the tokens/s of single rows that segments of several have to have then
 _LEVELS = 64  # of a tree, beyond which nothing is expected
 # Numbers of nodes among which a forward of the drafter is chosen.
 _NODE_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
