@@ -352,6 +352,14 @@ def test_what_was_measured_counts_as_much_more_or_less_as_the_pipeline_has_becom
     assert trial.plain_tokens_per_s == pytest.approx(2.0 / 3)
 
 
+def test_drafting_is_measured_anew_where_the_pipeline_has_become_another():
+    trial = DraftingProbation()
+    assert not any(trial.decide(1, predicted=9.0, measured=3.0, plain=2.0) for _ in range(30))
+    assert trial.decide(1, predicted=18.0, measured=3.1, plain=4.0), "the mean has only begun to rise"
+    assert not any(trial.decide(1, predicted=18.0, measured=3.5, plain=4.0) for _ in range(7))
+    assert trial.drafts
+
+
 def test_drafting_that_pays_goes_on():
     trial = DraftingProbation()
     assert not any(trial.decide(1, predicted=9.0, measured=3.0, plain=2.0) for _ in range(100))

@@ -69,6 +69,7 @@ class Auto(Strategy):
     _stages: int
     _plan: SessionShare
     _forward_s: FloatArray  # of forwards of the drafter, by nodes
+    _changes: int  # of the times, when the plan was made
 
     def __init__(
         self,
@@ -244,7 +245,8 @@ class Auto(Strategy):
     def _count(self, tokens: int) -> None:
         """Take in drawn tokens: plan anew where that is due, and decide whether to draft."""
         self._verified += 1
-        if self._verified <= _PLANS_AT_FIRST or self._verified % _PLANS_APART == 0:
+        is_due = self._verified <= _PLANS_AT_FIRST or self._verified % _PLANS_APART == 0
+        if is_due or self._times.changes != self._changes:
             self._replan()
         self._decide(tokens)
 
@@ -252,10 +254,11 @@ class Auto(Strategy):
         plain, speed = 1 / self._plan.returned, self._demand.speed
         # What is measured beside others says nothing of a session alone.
         self._alone = self._alone and self._load.alone
-        if self._alone:
-            self._trial.decide(tokens, self._plan.rows.tokens_per_s, speed.tokens_per_s, plain)
+        anew = self._alone and self._trial.decide(
+            tokens, self._plan.rows.tokens_per_s, speed.tokens_per_s, plain
+        )
         mode = self._trial.mode if self._alone else Mode.ALL
-        if self._mode is not mode:
+        if anew or self._mode is not mode:
             self._mode = mode
             speed.restart()
             self._replan()
@@ -273,7 +276,7 @@ class Auto(Strategy):
     def _replan(self) -> None:
         times, settings = self._times, self._settings
         most = 1 if self._mode is Mode.ONE else self._stages
-        self._forward_s = times.forwards(settings.draft_nodes)
+        self._forward_s, self._changes = times.forwards(settings.draft_nodes), times.changes
         self._plan = choose_for_session(self._demand, self._load, times, most, self._hit, settings)
 
     def _grows_anew(self) -> bool:

@@ -52,6 +52,7 @@ class DraftingProbation:
         self._measured_tokens = 0  # likewise, of this session
         self._pause = _FIRST_PAUSE
         self._plain = 0.0  # predicted tokens/s of plain decoding, at present
+        self._plain_before = 0.0  # likewise when the present measurement began
         self._plain_began = 0.0  # measured tokens/s of plain decoding when it had been judged first
         self._speeds: dict[Mode, float] = {}  # measured
         self._drafted = Mode.ALL  # the latest mode that drafts
@@ -75,9 +76,10 @@ class DraftingProbation:
         elif self._may_try_one:
             self._enter(Mode.ONE)
         self._measured_tokens = 0
+        self._plain_before = 0.0
 
     def decide(self, tokens: int, predicted: float, measured: float, plain: float) -> bool:
-        """Take in drawn tokens, and return whether another mode has begun.
+        """Take in drawn tokens, and return whether measuring begins anew: another mode, or another pipeline.
 
         Args:
             predicted: tokens/s of drafting, if all goes well.
@@ -85,6 +87,10 @@ class DraftingProbation:
             plain: predicted tokens/s of plain decoding.
         """
         self._plain = plain
+        self._plain_before = self._plain_before or plain
+        if self.drafts and self._has_changed:
+            self._begin_anew()
+            return True
         predicted, measured = predicted / plain, measured / plain
         self._tokens += tokens
         self._measured_tokens += tokens
@@ -117,9 +123,18 @@ class DraftingProbation:
             self._drafted = mode
             if self.mode is not Mode.ALL:
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        self._means.pop(mode, None)
         self._plain_began = 0.0
         self.mode = mode
+        self._begin_anew()
+
+    @property
+    def _has_changed(self) -> bool:
+        """Whether the pipeline has become slower or faster while something was drafted."""
+        return not 1 / _CHANGED < self._plain / self._plain_before < _CHANGED
+
+    def _begin_anew(self) -> None:
+        self._means.pop(self.mode, None)
+        self._plain_before = self._plain
         self._tokens = self._measured_tokens = 0
 
     def _after_plain(self, predicted: float, measured: float) -> Mode:

@@ -67,6 +67,7 @@ class RowTimes:
     def __init__(self, *, linear: bool = False) -> None:
         """`linear` is for work that has no such threshold, as a transfer: straight lines between means, which
         change by a summand, where those of other work change by a factor."""
+        self.changes = 0  # times that all means changed
         self._linear = linear
         self._off: list[_Measured] = []  # the latest, if they were off, all to one side
         self._before: tuple[list[float], list[float]] = [], []  # rows and seconds before these
@@ -127,6 +128,7 @@ class RowTimes:
         for measured in self._off:
             self._take(measured.number, measured.rows, measured.seconds)
         self._off = []
+        self.changes += 1
 
     def _take(self, number: int, rows: int, seconds: float) -> None:
         self._rows[number] = _FADE * self._rows[number] + (1 - _FADE) * rows

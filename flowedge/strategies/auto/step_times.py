@@ -80,6 +80,12 @@ class StepTimes:
         return TripTimes(links + stages.sum(axis=0), stages[0], np.maximum(stages.max(axis=0), transfer))
 
     @property
+    def changes(self) -> int:
+        """How often a stage, the links or the draft node were found to have become another speed."""
+        parts = (self.links, self.verifications, self._forwards, self._root_forwards, *self._stages)
+        return sum(times.changes for times in parts)
+
+    @property
     def root_forward(self) -> float:
         """Time of a forward that drafts below the root; 0 before the first."""
         return self._root_forwards.seconds(_ROOT_LAYER)

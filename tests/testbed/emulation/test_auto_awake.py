@@ -15,6 +15,9 @@ PLACES = [
     "7b-fp16-4nano-stage-halves",
     "7b-fp16-4nano-draft-node-halves",
     "70b-int4-16nano-nx-draft-node-halves",
+    "8b-int4-1rtx3060-pc-drafts-30ms-more",
+    "8b-int4-1rtx3060-pc-drafts-30ms-for-a-while",
+    "8b-fp16-2rtx3060-stage-halves-for-a-while",
 ]
 
 
