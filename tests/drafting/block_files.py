@@ -153,7 +153,9 @@ def _of_dflash2(hidden: int, vocab: int, layers: int, random: Callable[..., Tens
         for part in ("attention", "mlp"):
             name = f"layers.{layer}.{part}_conv"
             tensors[f"{name}.base_kernel"] = random(2, CONVOLVED, hidden, around=0.5)
-            tensors[f"{name}.kernel_projection.weight"] = random(2 * CONVOLVED * hidden // GROUP, hidden)
+            tensors[f"{name}.kernel_projection.weight"] = random(
+                2 * CONVOLVED * hidden // GROUP, hidden, scale=0.1
+            )
     return tensors
 
 

@@ -284,7 +284,7 @@ def test_a_head_of_p_eagle_that_says_little(tmp_path: Path) -> None:
     wiring = BlockWiring.of(config, path)
     assert wiring.depths == 8 and wiring.tapped(8, path) == eagle3_taps(8)
     edit_tensors(tmp_path, {"mask_hidden": None})
-    with pytest.raises(CheckpointError, match="the P-EAGLE head in .* mask_hidden is missing"):
+    with pytest.raises(CheckpointError, match=r"the P-EAGLE head in .* mask_hidden is missing"):
         load_block_head(tmp_path, torch.float32)
 
 
@@ -308,7 +308,7 @@ def test_logits_that_are_bound_as_the_targets_are(tmp_path: Path) -> None:
         return load_drafter((str(head),), target)
 
     assert isinstance(load("gemma2"), BlockDrafter)
-    with pytest.raises(CheckpointError, match="with final_logit_softcapping 3; that of .* is not set"):
+    with pytest.raises(CheckpointError, match=r"with final_logit_softcapping 3; that of .* is not set"):
         load("qwen3")
 
 
