@@ -14,6 +14,7 @@ from flowedge.drafting.block.block_head import CONFIDENCE_PREFIX, LM_HEAD_KEY, b
 from flowedge.drafting.choice import MTP, NGRAM, RECALL, DrafterKind
 from flowedge.drafting.draft_quant import copy_limit, head_quant, layer_quant, lm_quant
 from flowedge.drafting.drafter_format import DEFAULT_FORMAT, DrafterFormat
+from flowedge.drafting.heads.eagle3_head import MASK_STATE
 from flowedge.drafting.heads.head_files import (
     BIN_NAME,
     EMBEDDING_KEY,
@@ -37,6 +38,8 @@ from flowedge.models.language_model import LanguageModel
 from flowedge.models.quant.quantize import linear_bytes
 from flowedge.models.token_table import table_bytes
 
+# Of tensors of two dimensions that no product reads, and that so are never quantised.
+_TABLES = (EMBEDDING_KEY, "markov_w1.weight", "_codebook", "_codebook.weight", MASK_STATE)
 STORED_BYTES = 2  # of a parameter in a .bin file, which is not opened: most are float16
 
 
@@ -176,7 +179,7 @@ def _head_sizes(directory: Path, quant: str, dtype: torch.dtype) -> tuple[int, i
     }
     held = sum(
         linear_bytes(*shape, quant, dtype)
-        if len(shape) == 2 and name != EMBEDDING_KEY
+        if len(shape) == 2 and not name.endswith(_TABLES)
         else math.prod(shape) * dtype.itemsize
         for name, shape in shapes.items()
     )

@@ -15,6 +15,7 @@ from flowedge.device.files import expand_home
 from flowedge.drafting.block.block_drafter import BlockDrafter
 from flowedge.drafting.block.block_head import BlockHead, load_block_head
 from flowedge.drafting.block.block_settings import BlockWiring
+from flowedge.drafting.block.parallel_head import ParallelHead
 from flowedge.drafting.choice import (
     BUNDLED,
     BUNDLED_FOLDERS,
@@ -230,7 +231,7 @@ def _load_head(
     """taps: those of all drafters that are loaded."""
     checkpoint, lm_head = _opened(target, directory)
     config = checkpoint.config
-    load: dict[str, Callable[..., EagleHead | Eagle3Head | BlockHead]] = {
+    load: dict[str, Callable[..., EagleHead | Eagle3Head | BlockHead | ParallelHead]] = {
         "eagle3": load_eagle3_head,
         "block": load_block_head,
     }
@@ -248,7 +249,9 @@ def _load_head(
         embedding = _embedding(checkpoint, target)
     saved = before - module_bytes(head)
     proposals = None if head.has_lm_head else _proposals(lm_head, target, target.quant, saved)
-    if isinstance(head, BlockHead):
+    if isinstance(head, BlockHead | ParallelHead):
+        if not head.has_lm_head:
+            check_softcap(head, lm_head, directory, target.title)
         return BlockDrafter(head, lm_head, embedding, taps, proposals)
     drafter = HeadDrafter(head, lm_head, embedding, taps, recalls and kind == "eagle", proposals)
     if target.cuda_graphs:
@@ -273,6 +276,16 @@ def check_width(head: DraftHead, config: Any, directory: Path, target: str) -> N
         raise CheckpointError(
             f"drafter {directory} is {head.config.hidden_size} wide and cannot share the embedding of "
             f"{target}, which is {config.hidden_size} wide; it needs an embedding of its own"
+        )
+
+
+def check_softcap(head: BlockHead | ParallelHead, lm_head: LMHead, directory: Path, target: str) -> None:
+    """Check that a head that uses the LM head of the target named `target` bounds logits as it does."""
+    wanted = head.blocks.softcap
+    if wanted is not None and wanted != lm_head.softcap:
+        raise CheckpointError(
+            f"drafter {directory} is for a model with final_logit_softcapping {wanted:g}; "
+            f"that of {target} is {lm_head.softcap or 'not set'}"
         )
 
 

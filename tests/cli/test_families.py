@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from flowedge.cli.main import run
+from tests.drafting.block_files import save_block_head
 from tests.drafting.conftest import save_small_lm
 from tests.drafting.eagle3_files import save_eagle3_head
 from tests.drafting.mtp_files import make_mtp
+from tests.drafting.parallel_files import save_parallel_head
 from tests.models.tiny_families import make_tiny
 from tests.support.processes import AgentProcess
 from tests.text.test_tokenizer import byte_level
@@ -76,12 +78,17 @@ def test_layers_that_read_keys_of_other_devices(
 
 
 @pytest.mark.slow
-def test_an_eagle3_head_drafts(
-    idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kind", ["eagle3", "dflash2", "peagle"])
+def test_a_head_over_inner_layers_drafts(
+    idle_agents: list[AgentProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     model, head = tmp_path / "model", tmp_path / "head"
     save_small_lm(model, num_hidden_layers=8)
-    save_eagle3_head(head, hidden=32, vocab=4096, draft_vocab=1000)
+    if kind == "dflash2":
+        save_block_head(head, kind, hidden=32, vocab=4096)
+    else:
+        save = save_parallel_head if kind == "peagle" else save_eagle3_head
+        save(head, hidden=32, vocab=4096, draft_vocab=1000)
     models = ["--model", str(model), "--drafter", str(head), "--strategy", "auto"]
     assert checked(idle_agents, *models) == 0
     told = capsys.readouterr().err

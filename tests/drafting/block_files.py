@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,13 @@ from torch.nn import functional
 
 HEADS, KV_HEADS, HEAD_SIZE, INNER, THETA, EPS = 4, 2, 8, 48, 10000.0, 1e-5
 MASK, SIZE = 3, 5
+CONVOLVED, GROUP, SELECTOR_RANK, CANDIDATES = 3, 8, 6, 4  # of DFlash2; published are 2, 16, 256 and 16
+DFLASH2 = {
+    "conv_kernel_size": CONVOLVED,
+    "conv_group_size": GROUP,
+    "selector_rank": SELECTOR_RANK,
+    "selector_top_k": CANDIDATES,
+}
 DFLASH_IDS = [0, 2]  # of layers whose outputs are read
 TAPS = (1, 3)
 
@@ -32,7 +40,7 @@ def save_block_head(
     """Save a head and return its directory.
 
     Args:
-        kind: "dflash", "jetspec" or "dspark"; with "speculators-" before it, that layout.
+        kind: "dflash", "dflash2", "jetspec" or "dspark"; with "speculators-" before it, that layout.
         draft_vocab: in the layout of speculators, the tokens of a vocabulary of its own.
         windows: whether the first layer sees four positions alone.
         settings: further ones of config.json.
@@ -63,6 +71,8 @@ def save_block_head(
             "mlp.down_proj": random(hidden, INNER),
         }
         tensors |= {f"layers.{index}.{name}.weight": tensor for name, tensor in own.items()}
+    if kind == "dflash2":
+        tensors |= _of_dflash2(hidden, vocab, layers, random)
     types = ["full_attention"] * layers
     if windows:
         types[0] = "sliding_attention"
@@ -93,9 +103,11 @@ def save_block_head(
         tensors["embed_tokens.weight"] = random(vocab, hidden)
         tensors["lm_head.weight"] = random(vocab, hidden)
     config: dict[str, Any] = {"block_size": SIZE, "mask_token_id": MASK}
+    if spoken and kind == "dflash2":
+        config |= DFLASH2 | {"draft_vocab_size": vocab}
     if spoken:
         config |= {
-            "architectures": ["DFlashSpeculator"],
+            "architectures": ["DFlash2DraftModel" if kind == "dflash2" else "DFlashSpeculator"],
             "speculators_model_type": kind,
             "transformer_layer_config": layer,
             "aux_hidden_state_layer_ids": list(TAPS),
@@ -113,8 +125,12 @@ def save_block_head(
     elif kind == "dspark":
         config |= layer | {"architectures": ["Qwen3DSparkModel"], "target_layer_ids": DFLASH_IDS}
     else:
-        config |= layer | {"architectures": ["DFlashDraftModel"]}
+        config |= layer | {
+            "architectures": ["DFlash2DraftModel" if kind == "dflash2" else "DFlashDraftModel"]
+        }
         own_settings = {"target_layer_ids": DFLASH_IDS, "mask_token_id": config.pop("mask_token_id")}
+        if kind == "dflash2":
+            own_settings |= DFLASH2 | {"block_size": config.pop("block_size")}
         config["dflash_config"] = own_settings | ({"causal_head": True} if kind == "jetspec" else {})
     if kind == "dspark":
         markov = {"markov_rank": 6, "markov_head_type": "vanilla", "enable_confidence_head": True}
@@ -123,6 +139,24 @@ def save_block_head(
     save_file(tensors, directory / "model.safetensors")
     (directory / "config.json").write_text(json.dumps(config | settings))
     return directory
+
+
+def _of_dflash2(hidden: int, vocab: int, layers: int, random: Callable[..., Tensor]) -> dict[str, Tensor]:
+    """What a head of DFlash2 has beside the tensors of DFlash."""
+    name = "candidate_selector"
+    tensors = {
+        f"{name}.hidden_projection.weight": random(SELECTOR_RANK, hidden),
+        f"{name}.predecessor_codebook": random(vocab, SELECTOR_RANK, scale=1),
+        f"{name}.successor_codebook": random(vocab, SELECTOR_RANK, scale=1),
+    }
+    for layer in range(layers):
+        for part in ("attention", "mlp"):
+            name = f"layers.{layer}.{part}_conv"
+            tensors[f"{name}.base_kernel"] = random(2, CONVOLVED, hidden, around=0.5)
+            tensors[f"{name}.kernel_projection.weight"] = random(
+                2 * CONVOLVED * hidden // GROUP, hidden, scale=0.1
+            )
+    return tensors
 
 
 class PlainBlocks:
@@ -135,7 +169,9 @@ class PlainBlocks:
         own = config.get("dflash_config", {})
         self.layer = config.get("transformer_layer_config", config)
         self.causal = own.get("causal_head", config.get("is_causal"))
-        self.non_causal_windows = config.get("sliding_window_non_causal", False)
+        by_default = config.get("speculators_model_type") == "dflash2"
+        self.non_causal_windows = config.get("sliding_window_non_causal", by_default)
+        self.scale = config.get("input_embedding_scale", 1)
         is_dspark = config["architectures"] == ["Qwen3DSparkModel"]
         self.shifted = config.get("sample_from_anchor", is_dspark)
         self.embedding = self.weights.get("embed_tokens.weight", embedding)
@@ -149,19 +185,22 @@ class PlainBlocks:
     def depths(self) -> int:
         return SIZE if self.shifted else SIZE - 1
 
-    def log_probs(self, tapped: Tensor, last: int, path: list[int]) -> Tensor:
-        """The log-probabilities [columns] below a path of draft tokens, behind the text and its last token.
+    def log_probs(self, tapped: Tensor, tokens: list[int], path: list[int]) -> Tensor:
+        """The log-probabilities [columns] below a path of draft tokens, behind the text.
 
-        tapped: [n, taps * hidden] of the rows before the last token.
+        Args:
+            tapped: [n, taps * hidden] of the rows before the last token.
+            tokens: the n tokens behind the text's first.
         """
-        weights, width = self.weights, self.embedding.shape[1]
+        weights, width, last = self.weights, self.embedding.shape[1], tokens[-1]
         text = self._norm("hidden_norm", tapped @ weights["fc.weight"].T)
         count = len(text)
-        rows = self.embedding[torch.tensor([last] + [MASK] * (SIZE - 1))]
+        rows = self.scale * self.embedding[torch.tensor([last] + [MASK] * (SIZE - 1))]
         positions = torch.arange(count + SIZE)
         for index, kind in enumerate(self.layer["layer_types"]):
             name = f"layers.{index}"
             normed = self._norm(f"{name}.input_layernorm", rows)
+            normed, kernels = self._before(f"{name}.attention_conv", normed)
             seen = torch.cat((text, normed))
             q = self._heads(f"{name}.self_attn.q", normed, positions[count:], HEADS)
             k = self._heads(f"{name}.self_attn.k", seen, positions, KV_HEADS)
@@ -170,20 +209,58 @@ class PlainBlocks:
             scores = torch.einsum("qhd,khd->hqk", q, k) / HEAD_SIZE**0.5
             hidden = ~self._seen(kind, count)
             attended = torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -1e30).softmax(-1), v)
-            rows = rows + attended.reshape(SIZE, -1) @ weights[f"{name}.self_attn.o_proj.weight"].T
+            projected = attended.reshape(SIZE, -1) @ weights[f"{name}.self_attn.o_proj.weight"].T
+            rows = rows + self._behind(f"{name}.attention_conv", projected, kernels)
             normed = self._norm(f"{name}.post_attention_layernorm", rows)
+            normed, kernels = self._before(f"{name}.mlp_conv", normed)
             gate, up, down = (weights[f"{name}.mlp.{each}_proj.weight"].T for each in ("gate", "up", "down"))
-            rows = rows + (functional.silu(normed @ gate) * (normed @ up)) @ down
+            computed = (functional.silu(normed @ gate) * (normed @ up)) @ down
+            rows = rows + self._behind(f"{name}.mlp_conv", computed, kernels)
         state = self._norm("norm", rows)[len(path) + (0 if self.shifted else 1)]
         assert state.shape == (width,)
         logits = self.lm_head @ state
+        before = (path or [last])[-1]
+        if "candidate_selector.hidden_projection.weight" in weights:
+            return self._selected(logits, state, before)
         if "markov_head.markov_w1.weight" in weights:
-            before = (path or [last])[-1]
             logits = (
                 logits
                 + weights["markov_head.markov_w2.weight"] @ weights["markov_head.markov_w1.weight"][before]
             )
         return logits.log_softmax(-1)
+
+    def _selected(self, logits: Tensor, state: Tensor, before: int) -> Tensor:
+        """The candidates share the probability that they have together by the scores of the selector."""
+        name = "candidate_selector"
+        log_probs = logits.log_softmax(-1)
+        chosen = logits.argsort(descending=True)[:CANDIDATES]
+        gate = self.weights[f"{name}.hidden_projection.weight"] @ state
+        context = self.weights[f"{name}.predecessor_codebook"][before] * gate
+        scores = (
+            logits[chosen] + self.weights[f"{name}.successor_codebook"][self.target_ids[chosen]] @ context
+        )
+        log_probs[chosen] = scores.log_softmax(-1) + log_probs[chosen].logsumexp(-1)
+        return log_probs
+
+    def _before(self, name: str, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The rows [block, hidden] before a part, convolved, and the kernels of the second convolution."""
+        projection = self.weights.get(f"{name}.kernel_projection.weight")
+        if projection is None:
+            return rows, None
+        added = (rows @ projection.T).view(SIZE, 2, CONVOLVED, -1)
+        return self._convolved(name, rows, added, 0), added
+
+    def _behind(self, name: str, rows: Tensor, added: Tensor | None) -> Tensor:
+        return rows if added is None else self._convolved(name, rows, added, 1)
+
+    def _convolved(self, name: str, rows: Tensor, added: Tensor, side: int) -> Tensor:
+        found = torch.zeros_like(rows)
+        for row in range(SIZE):
+            for back in range(min(CONVOLVED, row + 1)):
+                kernel = self.weights[f"{name}.base_kernel"][side, back]
+                kernel = kernel + added[row, side, back].repeat_interleave(GROUP)
+                found[row] += kernel * rows[row - back]
+        return found
 
     def _seen(self, kind: str, count: int) -> Tensor:
         """bool [block, text + block]."""

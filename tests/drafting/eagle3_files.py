@@ -135,32 +135,42 @@ class PlainEagle3:
 
     def states(self, embedded: Tensor, before: Tensor) -> Tensor:
         """The outputs [n, hidden] of a chain of rows at positions from 0 on."""
+        return self.finished(self.first_layer(embedded, before))
+
+    def finished(self, rows: Tensor) -> Tensor:
+        return self._norm("norm", rows) if self._norm_output else rows
+
+    def first_layer(self, embedded: Tensor, before: Tensor, window: int | None = None) -> Tensor:
         inputs = torch.cat((self._norm("midlayer.input_layernorm", embedded), before), dim=-1)
         width = before.shape[1]
         inputs[:, width:] = self._norm("midlayer.hidden_norm", before)
         residual = inputs[:, width:] if self._norm_before_residual else before
-        size = width // HEADS
+        return self.layer("midlayer", inputs, residual, window)
+
+    def layer(self, layer: str, inputs: Tensor, residual: Tensor, window: int | None = None) -> Tensor:
+        """The output [n, hidden] of a layer whose rows see those of `inputs`, the last `window` at most."""
+        size = residual.shape[1] // HEADS
         queries, keys, values = (
-            self._linear(f"midlayer.self_attn.{name}_proj", inputs).view(len(inputs), -1, size)
+            self._linear(f"{layer}.self_attn.{name}_proj", inputs).view(len(inputs), -1, size)
             for name in "qkv"
         )
-        if "midlayer.self_attn.q_norm.weight" in self.weights:
-            queries = self._norm("midlayer.self_attn.q_norm", queries)
-            keys = self._norm("midlayer.self_attn.k_norm", keys)
+        if f"{layer}.self_attn.q_norm.weight" in self.weights:
+            queries = self._norm(f"{layer}.self_attn.q_norm", queries)
+            keys = self._norm(f"{layer}.self_attn.k_norm", keys)
         queries, keys = rotated(queries), rotated(keys)
         attended = torch.zeros(len(inputs), HEADS, size)
         for row in range(len(inputs)):
+            seen = slice(0 if window is None else max(row + 1 - window, 0), row + 1)
             for head in range(HEADS):
                 of_group = head // (HEADS // KV_HEADS)
-                scores = keys[: row + 1, of_group] @ queries[row, head] / size**0.5
-                attended[row, head] = torch.softmax(scores, dim=0) @ values[: row + 1, of_group]
-        hidden = residual + self._linear("midlayer.self_attn.o_proj", attended.flatten(1))
-        normed = self._norm("midlayer.post_attention_layernorm", hidden)
-        gate = torch.nn.functional.silu(self._linear("midlayer.mlp.gate_proj", normed))
-        output = hidden + self._linear(
-            "midlayer.mlp.down_proj", gate * self._linear("midlayer.mlp.up_proj", normed)
+                scores = keys[seen, of_group] @ queries[row, head] / size**0.5
+                attended[row, head] = torch.softmax(scores, dim=0) @ values[seen, of_group]
+        hidden = residual + self._linear(f"{layer}.self_attn.o_proj", attended.flatten(1))
+        normed = self._norm(f"{layer}.post_attention_layernorm", hidden)
+        gate = torch.nn.functional.silu(self._linear(f"{layer}.mlp.gate_proj", normed))
+        return hidden + self._linear(
+            f"{layer}.mlp.down_proj", gate * self._linear(f"{layer}.mlp.up_proj", normed)
         )
-        return self._norm("norm", output) if self._norm_output else output
 
     def log_probs(self, states: Tensor) -> Tensor:
         """[n, draft_vocab]."""

@@ -11,6 +11,7 @@ from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.drafting.drafter import Drafter
 from flowedge.drafting.loading import TargetModel, load_drafter
 from tests.drafting.block_files import save_block_head
+from tests.drafting.parallel_files import save_parallel_head
 from tests.equality.conftest import finished, outputs_of, request, token_ids
 from tests.equality.test_families import (
     PRECISIONS,
@@ -25,7 +26,8 @@ from tests.equality.test_families import (
 from tests.support.breadth import dealt_diagonally
 
 pytestmark = pytest.mark.slow
-KINDS = ("dflash", "jetspec", "dspark", "speculators-dflash")
+PARALLEL = "peagle"
+KINDS = ("dflash", "jetspec", "dspark", "speculators-dflash", "dflash2", PARALLEL)
 
 
 @dataclass(eq=False)
@@ -50,7 +52,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     target = make_model(directory / "target", "qwen3")
     hidden = int(target.checkpoint.config.hidden_size)
     for kind in KINDS:
-        save_block_head(directory / kind, kind, hidden=hidden, vocab=VOCAB)
+        if kind != PARALLEL:
+            save_block_head(directory / kind, kind, hidden=hidden, vocab=VOCAB)
+    save_parallel_head(directory / PARALLEL, hidden=hidden, vocab=VOCAB, draft_vocab=VOCAB // 2)
     return Models(target, directory)
 
 
@@ -69,15 +73,17 @@ def test_tokens_are_the_plain_models(
     assert finished(outputs).counters.draft_layers > 0
 
 
-def test_beside_lookup_where_the_last_stage_draws(models: Models) -> None:
-    drafter = models.drafter("jetspec", "fp32", "ngram")
+@pytest.mark.parametrize("kind", ["jetspec", "dflash2", PARALLEL])
+def test_beside_lookup_where_the_last_stage_draws(models: Models, kind: str) -> None:
+    drafter = models.drafter(kind, "fp32", "ngram")
     served = models.target.pipeline(drafter=drafter, verification=LAST_STAGE, keeps_taps=True)
     outputs = served.generate(request(PROMPT, SAMPLINGS["T1"], TOKENS, "auto"))
     assert token_ids(outputs) == models.target.plain("fp32", "T1")
 
 
-def test_sessions_side_by_side(models: Models) -> None:
-    served = models.target.pipeline(drafter=models.drafter("dspark"))
+@pytest.mark.parametrize("kind", ["dspark", "dflash2", PARALLEL])
+def test_sessions_side_by_side(models: Models, kind: str) -> None:
+    served = models.target.pipeline(drafter=models.drafter(kind))
     for number, strategy in enumerate(("auto", "flowspec", "auto")):
         served.start(request(PROMPT, SAMPLINGS["T1"], TOKENS, strategy, session=f"s{number}"), 0.5 * number)
     served.run()

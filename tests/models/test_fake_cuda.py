@@ -33,6 +33,7 @@ from flowedge.planning.measuring import draft_timing, layer_timing
 from flowedge.planning.measuring.layer_timing import RECORDING_RUNS
 from tests.drafting.block_files import save_block_head
 from tests.drafting.mtp_files import make_mtp
+from tests.drafting.parallel_files import save_parallel_head
 from tests.drafting.trees import extend, predict
 from tests.models.fake_runs import (
     SAMPLINGS,
@@ -275,11 +276,14 @@ def run_mtp_head(gpu: FakeCuda, directory: Path, family: str, *, static: bool) -
         predict(drafter, "s", growth, Frontier([1, 2], [0, 0], [3, 4]))
 
 
-def run_block_head(gpu: FakeCuda, directory: Path) -> None:
+def run_block_head(gpu: FakeCuda, directory: Path, kind: str) -> None:
     with really():
         make_mtp(directory / "target", "qwen3_5")
         vocab = int(Checkpoint(directory / "target").config.vocab_size)
-        save_block_head(directory / "head", "dspark", hidden=32, vocab=vocab, windows=True)
+        if kind == "peagle":
+            save_parallel_head(directory / "head", hidden=32, vocab=vocab, windows=True)
+        else:
+            save_block_head(directory / "head", kind, hidden=32, vocab=vocab, windows=True)
     with gpu.load():
         checkpoint = Checkpoint(directory / "target")
         head = LMHead.load(checkpoint, torch.bfloat16, CUDA)
@@ -358,7 +362,8 @@ def test_every_module_that_computes_is_run(
     run_last_stage(gpu, SAMPLINGS[-1])
     run_static_draft_node(gpu, tuple(ALL_DRAFTERS.split("+")), SAMPLINGS[-1], tmp_path)
     run_mtp_head(gpu, tmp_path / "mtp", "qwen3_5", static=True)
-    run_block_head(gpu, tmp_path / "block")
+    for kind in ("dspark", "dflash2", "peagle"):
+        run_block_head(gpu, tmp_path / kind, kind)
     root = Path(flowedge.__file__).parent
     computing = {
         ".".join(("flowedge", *path.relative_to(root).with_suffix("").parts))

@@ -18,7 +18,9 @@ from flowedge.training.heads.block_training import BlockTraining
 from flowedge.training.heads.head_kinds import head_taps, head_training, mask_token
 from flowedge.training.local_target import LocalTarget
 from flowedge.training.settings import HeadKind, TrainingSettings
+from tests.drafting.block_files import save_block_head
 from tests.drafting.conftest import save_small_lm
+from tests.drafting.parallel_files import save_parallel_head
 
 
 @pytest.mark.parametrize("kind", ["dflash", "jetspec", "dspark"])
@@ -41,10 +43,25 @@ def test_a_block_is_trained_on_what_it_is_drafted_from(tmp_path: Path, kind: Hea
             for block, start in enumerate(starts[text].tolist()):
                 store = HeadStore(sizes, 64)
                 known = TrueRows.at(0, rows[text][:start].numpy(), own.tokens[1 : start + 1].astype(np.int64))
-                add_text(training.head, [(store, known)])
+                add_text(training.head, target.embedding, [(store, known)])
                 begin = BlockStart(store, int(own.tokens[start]), start)
                 (drafted,) = predict_blocks(training.head, target.embedding, [begin])
                 torch.testing.assert_close(states[text, block], drafted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["dflash2", "peagle"])
+def test_heads_that_are_not_trained(tmp_path: Path, name: str) -> None:
+    directory = save_small_lm(tmp_path / "model", seed=2, num_hidden_layers=7)
+    target = LocalTarget(str(directory), "none", torch.float32)
+    config = target.checkpoint.config
+    sizes = {"hidden": config.hidden_size, "vocab": config.vocab_size}
+    if name == "peagle":
+        save_parallel_head(tmp_path / "head", **sizes)
+    else:
+        save_block_head(tmp_path / "head", name, **sizes)
+    settings = TrainingSettings(kind="dflash", steps=1, init=str(tmp_path / "head"))
+    with pytest.raises(BadRequestError, match="can draft but not be trained"):
+        head_training(target, [], settings)
 
 
 class _Tokenizer:

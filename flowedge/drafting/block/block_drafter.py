@@ -15,6 +15,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.block.block_head import BlockHead
 from flowedge.drafting.block.block_pass import add_text, predict_blocks
 from flowedge.drafting.block.kernel_blocks import BlockStart, KernelBlocks
+from flowedge.drafting.block.parallel_head import ParallelHead
 from flowedge.drafting.drafter import ROOT, DraftLayer, Frontier, GrowRequest
 from flowedge.drafting.heads.head_rows import TrueRows
 from flowedge.drafting.heads.head_store import HeadStore
@@ -46,7 +47,7 @@ class _BlockSession(StoreSession):
     """A session whose store has a row for each true row, then the rows of a block.
 
     The row of a GrownNode is here the depth of its children in the block. A true row's state is that of the
-    block that predicted the token after it, or zero where none did.
+    block that predicted the token after it, or zero where none did; in P-EAGLE that of the row itself.
     """
 
     block: _Block | None = None
@@ -59,8 +60,8 @@ class _BlockSession(StoreSession):
         super().truncate(rows)
         self.block = None
 
-    def add_text(self, rows: TrueRows) -> None:
-        """Count rows, whose keys and values are stored, and store what predicted the tokens after them."""
+    def store_predictors(self, rows: TrueRows) -> None:
+        """Store what predicted the tokens after rows, whose keys and values are stored."""
         states, block = self.store.states, self.block
         states[rows.first : rows.stop] = 0
         if block is not None:
@@ -68,7 +69,6 @@ class _BlockSession(StoreSession):
             depth = rows.first + 1 - block.position
             known = block.states[depth : depth + rows.count]
             states[rows.first : rows.first + len(known)] = known
-        self.set_true_rows(rows.stop)
 
     def add_nodes(self, frontier: Frontier) -> None:
         for node, parent in zip(frontier.nodes, frontier.parents, strict=True):
@@ -80,29 +80,30 @@ class BlockDrafter(StoreDrafter[_BlockSession]):
     """A Drafter whose first layer of a growth takes a forward, and whose further layers take none.
 
     The children of a node are the likeliest tokens of its depth, whatever the path to it is (DDTree, arXiv
-    2604.12989), except that a head with a bias of tokens adds that of the node's token. Below the depth of a
-    block nothing is proposed.
+    2604.12989), except that in some heads the node's token corrects how likely these are. Below the depth of
+    a block nothing is proposed.
     """
 
     def __init__(
         self,
-        head: BlockHead,
+        head: BlockHead | ParallelHead,
         lm_head: LMHead,
         embedding: nn.Embedding,
         taps: Taps,
         proposals: ProposalHead | None = None,
     ) -> None:
         """Draft with a head; arguments as of StoreDrafter."""
-        super().__init__(head, lm_head, embedding, taps, proposals, layers=len(head.layers))
+        super().__init__(head, lm_head, embedding, taps, proposals, layers=len(head.blocks.layers))
         self.head = head
-        self._depths = head.wiring.depths
+        self._depths = head.blocks.depths
         self._kernels: KernelBlocks | None = None
-        with suppress(NoKernelError):
-            self._kernels = KernelBlocks(head)
+        if isinstance(head, BlockHead):
+            with suppress(NoKernelError):
+                self._kernels = KernelBlocks(head)
 
     @property
     def _draft_rows(self) -> int:
-        return self.head.wiring.size
+        return self.head.blocks.size
 
     def _new_session(
         self, capacity: int, first_token: int, noise: SamplingParams | None, store: HeadStore
@@ -123,9 +124,11 @@ class BlockDrafter(StoreDrafter[_BlockSession]):
     ) -> None:
         added = self._true_rows(extended)
         if added:
-            add_text(self.head, [(state.store, rows) for state, rows in added])
+            add_text(self.head, self._embedding, [(state.store, rows) for state, rows in added])
         for state, rows in added:
-            state.add_text(rows)
+            if self.head.blocks.eagle is None:
+                state.store_predictors(rows)
+            state.set_true_rows(rows.stop)
         for state, frontier in grown:
             state.add_nodes(frontier)
 
@@ -149,14 +152,12 @@ class BlockDrafter(StoreDrafter[_BlockSession]):
         depths = [state.nodes[node].row for node in frontier.nodes]
         if state.block is None or not depths:
             return Prediction(torch.empty((0, self.draft_tokens), device=self.device), [], self._ids)
-        marginals = state.block.marginals
-        logits = rows_of(marginals.logits, [min(depth, self._depths - 1) for depth in depths])
-        bias = self.head.markov_head
-        if bias is not None:
+        marginals, rows = state.block.marginals, [min(depth, self._depths - 1) for depth in depths]
+        logits = rows_of(marginals.logits, rows)
+        correction = self.head.correction
+        if correction is not None:
             (tokens,) = to_device(self.device, np.array(frontier.tokens, dtype=np.int64))
-            added = bias(tokens)
-            ids = marginals.ids
-            logits = logits + (added[:, : logits.shape[1]] if ids is None else added[:, ids])
+            logits = correction.corrected(logits, marginals.ids, tokens, rows_of(state.block.states, rows))
         beyond = self._beyond(state, frontier)
         if beyond:
             logits = logits.clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from flowedge.core.errors import CheckpointError
-from flowedge.drafting.block.block_settings import BlockWiring
-from flowedge.drafting.heads.draft_head import (
-    OFFSETS_KEY,
-    AttentionContext,
-    DraftHead,
-    EagleAttention,
-    HeadMlp,
-)
+from flowedge.drafting.block.block_layer import BlockHeadLayer
+from flowedge.drafting.block.block_settings import BlockWiring, Selection
+from flowedge.drafting.block.parallel_head import ParallelHead, load_parallel_head
+from flowedge.drafting.heads.draft_head import OFFSETS_KEY, AttentionContext, DraftHead
 from flowedge.drafting.heads.eagle3_head import MASK_KEY, check_maps
 from flowedge.drafting.heads.head_files import (
     EMBEDDING_KEY,
@@ -41,25 +38,8 @@ CONFIDENCE_PREFIX = "confidence_head."
 _SEEN = ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers")
 
 
-class BlockHeadLayer(nn.Module):
-    """A decoder layer whose queries and keys are normed, as in Qwen 3."""
-
-    def __init__(self, config: LlamaDecoderConfig) -> None:
-        super().__init__()
-        self.input_layernorm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.self_attn = EagleAttention(config, query_key_norms=True)
-        self.post_attention_layernorm = RmsNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.mlp = HeadMlp(config)
-
-    def forward(self, hidden: Tensor, context: AttentionContext) -> Tensor:
-        """Return [..., rows, hidden] for rows of this shape."""
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), context)
-        updated: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
-        return updated
-
-
 class MarkovBias(nn.Module):
-    """What a token adds to the logits of the token after it, as a product of two small matrices."""
+    """DSpark: a token adds the product of two small matrices to the logits of the token after it."""
 
     def __init__(self, vocab: int, rank: int) -> None:
         super().__init__()
@@ -70,6 +50,43 @@ class MarkovBias(nn.Module):
         """Return float32 [..., vocab] for int64 tokens [...]."""
         added: Tensor = self.markov_w2(self.markov_w1(tokens))
         return added.float()
+
+    def corrected(self, logits: Tensor, ids: Tensor | None, tokens: Tensor, states: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the logits below nodes; arguments as in CandidateSelector."""
+        added: Tensor = self(tokens)
+        return logits + (added[:, : logits.shape[1]] if ids is None else added[:, ids])
+
+
+class CandidateSelector(nn.Module):
+    """DFlash2: a token changes how the likeliest tokens of the next depth share their probability.
+
+    A candidate's logit gets the product of a vector of the token, one of the head's state and one of the
+    candidate. The candidates together stay as likely as they were, and so do all other tokens: the head was
+    trained to choose among its candidates alone.
+    """
+
+    def __init__(self, vocab: int, hidden: int, selection: Selection) -> None:
+        super().__init__()
+        self._candidates = selection.candidates
+        self.hidden_projection = nn.Linear(hidden, selection.rank, bias=False)
+        self.predecessor_codebook = nn.Parameter(torch.zeros(vocab, selection.rank))
+        self.successor_codebook = nn.Parameter(torch.zeros(vocab, selection.rank))
+
+    def corrected(self, logits: Tensor, ids: Tensor | None, tokens: Tensor, states: Tensor) -> Tensor:
+        """Return the logits [f, columns] below nodes.
+
+        Args:
+            logits: float32 [f, columns], those of the nodes' depths.
+            ids: int64 [columns], the token of each column; None where columns are token ids.
+            tokens: int64 [f], of the nodes.
+            states: [f, hidden], the head's, which predict the logits.
+        """
+        before, columns = logits.topk(min(self._candidates, logits.shape[1]), dim=-1)
+        candidates = self.successor_codebook[columns if ids is None else ids[columns]].float()
+        context = self.predecessor_codebook[tokens].float() * self.hidden_projection(states).float()
+        scores = before + (candidates @ context[..., None])[..., 0]
+        kept = before.logsumexp(-1, keepdim=True) - scores.logsumexp(-1, keepdim=True)
+        return logits.scatter(-1, columns, scores + kept)
 
 
 class BlockHead(DraftHead):
@@ -82,24 +99,32 @@ class BlockHead(DraftHead):
     def __init__(
         self,
         config: LlamaDecoderConfig,
-        wiring: BlockWiring,
+        blocks: BlockWiring,
         *,
         own_embedding: bool = False,
         own_lm_head: bool = False,
     ) -> None:
         super().__init__(config, own_embedding)
-        self.wiring = wiring
-        hidden, eps = config.hidden_size, config.rms_norm_eps
-        self.places = list(range(1, len(wiring.taps) + 1))
-        self.fc = nn.Linear(len(wiring.taps) * hidden, hidden, bias=False)
+        self.blocks = blocks
+        vocab, hidden, eps = config.vocab_size, config.hidden_size, config.rms_norm_eps
+        self.places = list(range(1, len(blocks.taps) + 1))
+        self.fc = nn.Linear(len(blocks.taps) * hidden, hidden, bias=False)
         self.hidden_norm = RmsNorm(hidden, eps=eps)
-        self.layers = nn.ModuleList([BlockHeadLayer(config) for _ in wiring.layers])
+        layer = partial(BlockHeadLayer, config, size=blocks.size, convolution=blocks.convolution)
+        self.layers = nn.ModuleList([layer() for _ in blocks.layers])
         self.norm = RmsNorm(hidden, eps=eps)
-        self.markov_head = MarkovBias(config.vocab_size, wiring.markov_rank) if wiring.markov_rank else None
-        columns = config.vocab_size if wiring.draft_vocab is None else wiring.draft_vocab
+        self.markov_head = MarkovBias(vocab, blocks.markov_rank) if blocks.markov_rank else None
+        selection = blocks.selection
+        self.candidate_selector = None if selection is None else CandidateSelector(vocab, hidden, selection)
+        columns = vocab if blocks.draft_vocab is None else blocks.draft_vocab
         self.lm_head = nn.Linear(hidden, columns, bias=False) if own_lm_head else None
-        if wiring.draft_vocab is not None:
+        if blocks.draft_vocab is not None:
             self.d2t = torch.zeros(columns, dtype=torch.int64)
+
+    @property
+    def correction(self) -> MarkovBias | CandidateSelector | None:
+        """What a node's token changes below the node; None where it changes nothing."""
+        return self.candidate_selector if self.markov_head is None else self.markov_head
 
     @property
     def target_hidden_size(self) -> int:
@@ -132,14 +157,19 @@ class BlockHead(DraftHead):
         return states
 
     def draft_logits(self, states: Tensor, proposals: ProposalHead) -> Tensor:
-        return proposals.logits(states) if self.lm_head is None else self.lm_head(states).float()
+        if self.lm_head is None:
+            return proposals.logits(states)
+        logits, softcap = self.lm_head(states).float(), self.blocks.softcap
+        return logits if softcap is None else torch.tanh(logits / softcap) * softcap
 
     @property
     def is_recordable(self) -> bool:
         return False
 
 
-def load_block_head(directory: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> BlockHead:
+def load_block_head(
+    directory: Path, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> BlockHead | ParallelHead:
     """Load a published block head's folder, for evaluation and with weights in `dtype`.
 
     Raises:
@@ -147,24 +177,31 @@ def load_block_head(directory: Path, dtype: torch.dtype, device: torch.device | 
     """
     path = directory / CONFIG_NAME
     settings = read_settings(directory)
-    wiring = BlockWiring.of(settings, path)
+    blocks = BlockWiring.of(settings, path)
     config = block_config(settings, directory)
-    tensors = read_tensors(directory)
-    tensors = {name: each for name, each in tensors.items() if not name.startswith(CONFIDENCE_PREFIX)}
-    mask = tensors.pop(MASK_KEY, None)
-    owned = wiring.draft_vocab is not None
-    if owned and wiring.markov_rank:
+    if not blocks.mask_token < config.vocab_size:
         raise CheckpointError(
-            f"{path}: a bias of tokens (markov_rank) over a vocabulary of the head's own is not supported"
+            f"{path}: mask token {blocks.mask_token} is not within vocab_size, which is {config.vocab_size}"
         )
-    if not wiring.mask_token < config.vocab_size:
+    if blocks.eagle is not None:
+        return load_parallel_head(directory, settings, config, blocks, dtype, device)
+    tensors = {
+        name.replace("_codebook.weight", "_codebook"): each
+        for name, each in read_tensors(directory).items()
+        if not name.startswith(CONFIDENCE_PREFIX)
+    }
+    mask = tensors.pop(MASK_KEY, None)
+    owned = blocks.draft_vocab is not None
+    if owned and (blocks.markov_rank or blocks.selection is not None):
+        named = "markov_rank" if blocks.markov_rank else "selector_rank"
         raise CheckpointError(
-            f"{path}: mask token {wiring.mask_token} is not within vocab_size, which is {config.vocab_size}"
+            f"{path}: what a token changes ({named}) over a vocabulary of the head's own "
+            "(draft_vocab_size) is not supported"
         )
     with errors_of_file(path, "the head that it asks for cannot be made"), torch.device("meta"):
         head = BlockHead(
             config,
-            wiring,
+            blocks,
             own_embedding=EMBEDDING_KEY in tensors,
             own_lm_head=owned or LM_HEAD_KEY in tensors,
         )
@@ -185,4 +222,4 @@ def block_config(settings: dict[str, Any], directory: Path) -> LlamaDecoderConfi
 
 def save_block_head(head: BlockHead, directory: Path) -> None:
     """Write config.json and model.safetensors in the published layout, each replaced in one step."""
-    write_head(directory, head.config, {"model_type": "qwen3", **head.wiring.settings}, head.state_dict())
+    write_head(directory, head.config, {"model_type": "qwen3", **head.blocks.settings}, head.state_dict())

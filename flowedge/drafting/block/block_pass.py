@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from flowedge.drafting.block.block_head import BlockHead
 from flowedge.drafting.block.block_settings import BlockLayer
 from flowedge.drafting.block.kernel_blocks import BlockStart, KernelBlocks
+from flowedge.drafting.block.parallel_head import ParallelHead
 from flowedge.drafting.heads.draft_head import CachedAttention, KeyValueViews
 from flowedge.drafting.heads.head_forward import HeadAttention
 from flowedge.drafting.heads.head_rows import TrueRows
@@ -20,21 +22,34 @@ from flowedge.models.host.copies import to_device
 from flowedge.models.rotary import Angles
 
 
-def add_text(head: BlockHead, parts: Sequence[tuple[HeadStore, TrueRows]]) -> None:
-    """Store the keys and values of rows of the text in each layer, each layer by one product."""
+def add_text(
+    head: BlockHead | ParallelHead, embedding: nn.Embedding, parts: Sequence[tuple[HeadStore, TrueRows]]
+) -> None:
+    """Store the keys and values of rows of the text in each layer, each layer by one product.
+
+    The rows of P-EAGLE pass the layers, and the states that they predict by are stored as well.
+    """
     bounds = np.cumsum([0, *(rows.count for _, rows in parts)]).tolist()
     positions = np.concatenate([rows.positions for _, rows in parts])
     place, *given = to_device(parts[0][0].device, positions, *(rows.given for _, rows in parts))
     dtype = parts[0][0].sizes.dtype
     fused = head.true_states(torch.cat([each.to(dtype) for each in given]))
     rotation = head.rotation(fused, place)
+    if isinstance(head, ParallelHead):
+        (tokens,) = to_device(fused.device, np.concatenate([rows.tokens for _, rows in parts]))
+        spans = [_Span(store, rows.first, rows.count) for store, rows in parts]
+        contexts = _contexts(head.blocks.layers, rotation, spans)
+        states = head.predict_rows(_embedded(head, embedding, tokens, dtype), fused, contexts)
+        for (store, rows), (first, stop) in zip(parts, pairwise(bounds), strict=True):
+            store.states[rows.first : rows.stop] = states[first:stop]
+        return
     for index, keys_values in enumerate(head.keys_values(fused, rotation)):
         for (store, rows), (first, stop) in zip(parts, pairwise(bounds), strict=True):
             store.kv[index, :, :, rows.first : rows.stop] = keys_values[:, :, first:stop]
 
 
 def predict_blocks(
-    head: BlockHead,
+    head: BlockHead | ParallelHead,
     embedding: nn.Embedding,
     starts: Sequence[BlockStart],
     kernels: KernelBlocks | None = None,
@@ -43,29 +58,30 @@ def predict_blocks(
 
     kernels: of the head; None where torch computes it.
     """
-    wiring = head.wiring
-    size, count = wiring.size, len(starts)
-    tokens = np.full((count, size), wiring.mask_token, dtype=np.int64)
-    tokens[:, 0] = [start.token for start in starts]
+    blocks = head.blocks
+    size, count = blocks.size, len(starts)
+    tokens = np.full((count, size), blocks.mask_token, dtype=np.int64)
+    if blocks.eagle is None:
+        tokens[:, 0] = [start.token for start in starts]
     positions = np.array([start.position for start in starts])[:, None] + np.arange(size)
-    device = starts[0].store.device
-    token, place = to_device(device, tokens.ravel(), positions.ravel())
-    embedded = embedding(token).to(starts[0].store.sizes.dtype)
+    token, place = to_device(starts[0].store.device, tokens.ravel(), positions.ravel())
+    embedded = _embedded(head, embedding, token, starts[0].store.sizes.dtype)
     if kernels is not None:
-        computed = kernels.predict(embedded, starts)
-        return list(computed.view(count, size, -1)[:, size - wiring.depths :])
-    rotation = head.rotation(embedded, place)
-    bounds = [(row, row + size) for row in range(0, count * size, size)]
-    masks = {
-        layer: [block_mask(layer, start.position, size, device) for start in starts]
-        for layer in dict.fromkeys(wiring.layers)
-    }
-    contexts = [
-        HeadAttention(rotation, _attention(rotation, index, starts, masks[layer], size), bounds)
-        for index, layer in enumerate(wiring.layers)
-    ]
-    states = head.predict(embedded, contexts).view(count, size, -1)
-    return list(states[:, size - wiring.depths :])
+        states = kernels.predict(embedded, starts)
+    else:
+        rotation = head.rotation(embedded, place)
+        spans = [_Span(start.store, start.position, size) for start in starts]
+        contexts = _contexts(blocks.layers, rotation, spans)
+        if isinstance(head, ParallelHead):
+            hidden = head.mask_state.expand(len(embedded), -1)
+            states = head.predict_rows(embedded, hidden, contexts)
+        else:
+            states = head.predict(embedded, contexts)
+    found = states.view(count, size, -1)
+    if isinstance(head, ParallelHead):
+        last = [start.store.states[start.position - 1 : start.position] for start in starts]
+        return [torch.cat(each) for each in zip(last, found, strict=True)]
+    return list(found[:, size - blocks.depths :])
 
 
 def block_mask(layer: BlockLayer, before: int, size: int, device: torch.device) -> torch.Tensor:
@@ -76,10 +92,43 @@ def block_mask(layer: BlockLayer, before: int, size: int, device: torch.device) 
     return seen if layer.window is None else seen & (keys > rows - layer.window)
 
 
-def _attention(
-    rotation: Angles, layer: int, starts: Sequence[BlockStart], masks: Sequence[torch.Tensor], size: int
-) -> list[CachedAttention]:
-    views = (start.store.kv[layer, :, :, : start.position + size] for start in starts)
+@dataclass(frozen=True, eq=False)
+class _Span:
+    """Rows [first, first + count) of a store, which are computed."""
+
+    store: HeadStore
+    first: int
+    count: int
+
+
+def _contexts(layers: Sequence[BlockLayer], rotation: Angles, spans: Sequence[_Span]) -> list[HeadAttention]:
+    """What rows see in each layer: those before their span, and of their span what the layer says."""
+    bounds = list(pairwise(np.cumsum([0, *(span.count for span in spans)]).tolist()))
+    device = spans[0].store.device
+    masks = {
+        layer: [block_mask(layer, span.first, span.count, device) for span in spans]
+        for layer in dict.fromkeys(layers)
+    }
     return [
-        CachedAttention(rotation, KeyValueViews(*each), mask) for each, mask in zip(views, masks, strict=True)
+        HeadAttention(
+            rotation,
+            [
+                CachedAttention(
+                    rotation,
+                    KeyValueViews(*span.store.kv[index, :, :, : span.first + span.count]),
+                    mask,
+                )
+                for span, mask in zip(spans, masks[layer], strict=True)
+            ],
+            bounds,
+        )
+        for index, layer in enumerate(layers)
     ]
+
+
+def _embedded(
+    head: BlockHead | ParallelHead, embedding: nn.Embedding, tokens: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    embedded: torch.Tensor = embedding(tokens).to(dtype)
+    scale = head.blocks.embedding_scale
+    return embedded if scale == 1 else embedded * scale

@@ -1,40 +1,54 @@
 """What the config.json of a block head asks for, in each of its published layouts. Imports no torch.
 
 - DFlash (arXiv 2602.06036) and JetSpec (2606.18394): "DFlashDraftModel", settings in `dflash_config`.
+- DFlash2: "DFlash2DraftModel", settings as of DFlash.
 - DSpark (arXiv 2607.05147): "Qwen3DSparkModel", settings at the top.
-- Both in the layout of speculators: `speculators_model_type` "dflash" or "dspark".
+- P-EAGLE (arXiv 2602.01469): the settings of an EAGLE-3 head, and a mask token.
+- All in the layout of speculators: `speculators_model_type` "dflash", "dflash2", "dspark" or "peagle".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.drafting.heads.head_settings import KIND_KEY, check_neutral, number_of
+from flowedge.drafting.heads.head_settings import (
+    KIND_KEY,
+    PARALLEL,
+    Eagle3Wiring,
+    check_neutral,
+    number_of,
+)
 from flowedge.models.taps import Taps, check_taps
 
-DFLASH, DSPARK = "DFlashDraftModel", "Qwen3DSparkModel"
+DFLASH, DFLASH2, DSPARK = "DFlashDraftModel", "DFlash2DraftModel", "Qwen3DSparkModel"
+PEAGLE = "P-EAGLE"  # whose config names the architecture of another head
 OF_DFLASH = "dflash_config"
 TARGET_LAYERS = "target_layer_ids"  # of the layers whose outputs are read
-_KINDS = {"dflash": DFLASH, "dspark": DSPARK}  # of speculators
+_KINDS = {"dflash": DFLASH, "dflash2": DFLASH2, "dspark": DSPARK, "peagle": PEAGLE}  # of speculators
 _INPUT_LAYERS = "aux_hidden_state_layer_ids"  # of the layers whose inputs are read, in speculators
-_MASKS = ("mask_token_id", "dspark_noise_token_id")
+_MASKS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 _CAUSAL = ("causal_head", "is_causal", "causal")  # of all layers; without one, windowed layers are causal
 _SLIDING = "sliding_attention"
+_SOFTCAP = "final_logit_softcapping"
+_PARALLEL_DEPTHS = 8  # of a P-EAGLE head that does not say; the default of its trainers
 # Settings that would change what is computed, and the values with which they do not. None is one for all.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "markov_head_type": ("vanilla",),
     "target_hidden_size": (),
-    "conv_kernel_size": (),
-    "selector_rank": (),
     "draft_adapter_rank": (0,),
     "projector_type": ("dflash", "dspark"),
     "attention_sink_bias": (False,),
     "logit_scale": (1,),
+    "output_multiplier": (1,),
+    "is_neox_style": (True,),
+    "use_swa": (False,),
 }
+_OF_DFLASH2: dict[str, tuple[object, ...]] = {"conv_kernel_size": (), "selector_rank": ()}
 
 
 @dataclass(frozen=True)
@@ -51,17 +65,37 @@ class BlockLayer:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """What DFlash2 convolves: `rows`, the row itself included; `group`: channels that share an addition."""
+
+    rows: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How DFlash2 selects tokens: among so many `candidates`, by vectors of `rank` numbers."""
+
+    rank: int
+    candidates: int
+
+
+@dataclass(frozen=True)
 class BlockWiring:
     """How a block head is wired.
 
     Attributes:
-        size: the rows of a block: the last token of the text, then mask tokens.
+        size: the rows of a block: the last token of the text, then mask tokens; in P-EAGLE mask tokens alone.
         mask_token: its id among the target's tokens.
-        taps: the target's layers whose inputs the head reads.
+        taps: the target's layers whose inputs the head reads; see `tapped` for P-EAGLE.
         layers: what rows see in each of the head's layers.
         shifted: whether the row of a token predicts the token after it, and not the one in its own place.
         markov_rank: of the bias that a token adds to the logits of the next token; 0 for none.
-        draft_vocab: tokens of its own vocabulary; None where it proposes with the target's LM head.
+        draft_vocab: tokens of its own vocabulary; None where it proposes all of the target's.
+        convolution, selection: of DFlash2; None for others.
+        embedding_scale: a factor on the target's embeddings.
+        softcap: the bound of its logits; None for none.
+        eagle: of P-EAGLE, how the rows of its text are wired; None for heads whose text has no rows.
     """
 
     size: int
@@ -71,10 +105,17 @@ class BlockWiring:
     shifted: bool = False
     markov_rank: int = 0
     draft_vocab: int | None = None
+    convolution: Convolution | None = None
+    selection: Selection | None = None
+    embedding_scale: float = 1.0
+    softcap: float | None = None
+    eagle: Eagle3Wiring | None = None
 
     @property
     def depths(self) -> int:
-        """How many tokens a block predicts behind its first one."""
+        """How many tokens a block predicts behind the last token of the text."""
+        if self.eagle is not None:
+            return self.size + 1  # the last row of the text predicts the first
         return self.size if self.shifted else self.size - 1
 
     @classmethod
@@ -90,33 +131,56 @@ class BlockWiring:
         kind, own = _kind(settings, path), settings.get(OF_DFLASH) or {}
         if not isinstance(own, dict):
             raise CheckpointError(f"{path}: {OF_DFLASH} is {own!r:.80}, not an object")
-        check_neutral(settings, _NEUTRAL, path, "")
-        check_neutral(own, _NEUTRAL, path, f"{OF_DFLASH}.")
         both = {**settings, **own}
-        size = number_of(both, "block_size", path, 2)
         masks = [name for name in _MASKS if both.get(name) is not None]
         mask = number_of(both, masks[0] if masks else _MASKS[0], path, 0)
-        rank = number_of(both, "markov_rank", path, 0) if both.get("markov_rank") else 0
+        if kind == PEAGLE:
+            return cls._of_parallel(settings, mask, path)
+        neutral = _NEUTRAL if kind == DFLASH2 else _NEUTRAL | _OF_DFLASH2
+        check_neutral(settings, neutral, path, "")
+        check_neutral(own, neutral, path, f"{OF_DFLASH}.")
+        size = number_of(both, "block_size", path, 2)
         shifted = both.get("sample_from_anchor", both.get("draft_shift"))
         if shifted is None:
             shifted = kind == DSPARK and KIND_KEY not in settings
-        own_vocab = KIND_KEY in settings and settings.get("draft_vocab_size")
+        if kind == DFLASH2 and KIND_KEY in settings:
+            both = {"sliding_window_non_causal": True} | both
+        own_vocab = settings.get("draft_vocab_size") if KIND_KEY in settings else None
+        if own_vocab in (None, settings.get("vocab_size")):
+            own_vocab = None
+        else:
+            number_of(settings, "draft_vocab_size", path, 1)
+        convolution, selection = _of_dflash2(both, size, path) if kind == DFLASH2 else (None, None)
         return cls(
             size,
             mask,
             _taps(both, path),
             _layers(both, path),
             bool(shifted),
-            rank,
-            number_of(settings, "draft_vocab_size", path, 1) if own_vocab else None,
+            number_of(both, "markov_rank", path, 0) if both.get("markov_rank") else 0,
+            own_vocab,
+            convolution,
+            selection,
+            _positive(both, "input_embedding_scale", path) or 1.0,
+            _positive(both, _SOFTCAP, path),
         )
+
+    @classmethod
+    def _of_parallel(cls, settings: Mapping[str, Any], mask: int, path: Path) -> BlockWiring:
+        """Read the settings of a P-EAGLE head."""
+        eagle = Eagle3Wiring.of({name: each for name, each in settings.items() if name not in PARALLEL}, path)
+        layers = _layers({**settings, "is_causal": True}, path)
+        return cls(_parallel_depths(settings, path) - 1, mask, eagle.layers or (), layers, eagle=eagle)
 
     def tapped(self, num_layers: int, path: Path) -> Taps:
         """Return the layers whose inputs the head reads, of a target with so many layers.
 
         Raises:
+            BadRequestError: as of Eagle3Wiring.
             CheckpointError: when the config names layers that the target has not.
         """
+        if self.eagle is not None:
+            return self.eagle.tapped(num_layers, path)
         try:
             return check_taps(self.taps, num_layers)
         except BadRequestError as error:
@@ -142,7 +206,19 @@ def is_block_config(settings: Mapping[str, Any]) -> bool:
         OF_DFLASH in settings
         or settings.get(KIND_KEY) in _KINDS
         or any("DFlash" in each or "DSpark" in each for each in classes)
+        or _is_parallel(settings)
     )
+
+
+def _is_parallel(settings: Mapping[str, Any]) -> bool:
+    """Return whether a config without another sign of a block head is that of a P-EAGLE head.
+
+    A language model that predicts several tokens (PARD) has a mask token too, but no draft vocabulary.
+    """
+    if KIND_KEY in settings:
+        return bool(settings[KIND_KEY] == "peagle")
+    told = any(settings.get(name) is not None and settings[name] is not False for name in PARALLEL)
+    return settings.get("ptd_token_id") is not None or ("draft_vocab_size" in settings and told)
 
 
 def _kind(settings: Mapping[str, Any], path: Path) -> str:
@@ -150,11 +226,46 @@ def _kind(settings: Mapping[str, Any], path: Path) -> str:
     if spoken in _KINDS:
         return _KINDS[spoken]
     named = settings.get("architectures") or [DFLASH]
-    if named not in ([DFLASH], [DSPARK]):
-        raise CheckpointError(
-            f"{path}: architectures is {named!r:.80}; of block heads {DFLASH} and {DSPARK} are known"
-        )
-    return str(named[0])
+    if named in ([DFLASH], [DFLASH2], [DSPARK]):
+        return str(named[0])
+    if OF_DFLASH not in settings and _is_parallel(settings):
+        return PEAGLE
+    raise CheckpointError(
+        f"{path}: architectures is {named!r:.80}; of block heads {DFLASH}, {DFLASH2} and {DSPARK} are known"
+    )
+
+
+def _of_dflash2(settings: Mapping[str, Any], size: int, path: Path) -> tuple[Convolution, Selection]:
+    rows, group = (number_of(settings, f"conv_{name}_size", path, 1) for name in ("kernel", "group"))
+    if rows > size:
+        raise CheckpointError(f"{path}: conv_kernel_size is {rows}, but a block has {size} rows")
+    hidden = number_of(settings, "hidden_size", path, 1)
+    if hidden % group:
+        raise CheckpointError(f"{path}: conv_group_size is {group}, which does not divide {hidden} channels")
+    rank, candidates = (number_of(settings, f"selector_{name}", path, 1) for name in ("rank", "top_k"))
+    return Convolution(rows, group), Selection(rank, candidates)
+
+
+def _parallel_depths(settings: Mapping[str, Any], path: Path) -> int:
+    """How many tokens a P-EAGLE head was trained to predict, as far as its config says."""
+    if settings.get("num_depths") is not None:
+        return number_of(settings, "num_depths", path, 2)
+    spoken = settings.get("speculators_config")
+    methods = spoken.get("proposal_methods") if isinstance(spoken, dict) else None
+    for method in methods if isinstance(methods, list) else ():
+        if isinstance(method, dict) and method.get("speculative_tokens") is not None:
+            return number_of(method, "speculative_tokens", path, 2)
+    return _PARALLEL_DEPTHS
+
+
+def _positive(settings: Mapping[str, Any], name: str, path: Path) -> float | None:
+    """Return a setting that is a positive number; None where it is missing or 0."""
+    value = settings.get(name)
+    if not value:
+        return None
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise CheckpointError(f"{path}: {name} is {value!r:.80}, not a positive number")
+    return float(value)
 
 
 def _taps(settings: Mapping[str, Any], path: Path) -> Taps:

@@ -54,7 +54,7 @@ class KernelBlocks:
         if reason:
             raise NoKernelError(reason)
         self._head = head  # the owner of the memory
-        self._causal = head.wiring.layers[0].causal
+        self._causal = head.blocks.layers[0].causal
         self._dtype = head.norm.weight.dtype
         self._kept: list[object] = []
         self._rotations = RotationTable(partial(rotation_of, head, len(head.layers)), self._dtype)
@@ -63,7 +63,7 @@ class KernelBlocks:
 
     def predict(self, embedded: torch.Tensor, starts: Sequence[BlockStart]) -> torch.Tensor:
         """Return the states [blocks * size, hidden] of blocks whose tokens have these embeddings."""
-        hidden, size = embedded.to(self._dtype, copy=True), self._head.wiring.size
+        hidden, size = embedded.to(self._dtype, copy=True), self._head.blocks.size
         together = max(MOST_ROWS // size, 1)
         for first in range(0, len(starts), together):
             sessions = [self._rows(start, size) for start in starts[first : first + together]]
@@ -81,7 +81,9 @@ class KernelBlocks:
 
 def _no_layers_reason(head: BlockHead) -> str:
     """Return why torch has to compute the layers of a head; empty where kernels can."""
-    kinds = {*head.wiring.layers}
+    kinds = {*head.blocks.layers}
     if len(kinds) > 1 or any(layer.window is not None for layer in kinds):
         return "its layers see parts of the text"
+    if head.blocks.convolution is not None:
+        return "there are no kernels for its convolutions"
     return no_layer_reason(head)

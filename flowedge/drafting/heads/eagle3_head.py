@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +33,7 @@ from flowedge.text.json_object import errors_of_file
 
 KIND = "EAGLE-3"
 MASK_KEY = "t2d"
+MASK_STATE = "mask_hidden"  # of P-EAGLE
 QUERY_NORM = "midlayer.self_attn.q_norm.weight"
 PUBLISHED = Eagle3Wiring()  # that of the first heads
 
@@ -102,10 +106,13 @@ class Eagle3Head(StepHead):
         return self._target_hidden
 
     def true_states(self, rows: Tensor) -> Tensor:
-        tapped = self.tapped(rows)
+        return self.fused(self.tapped(rows))
+
+    def fused(self, tapped: Sequence[Tensor]) -> Tensor:
+        """The states [..., hidden] that `fc` makes of tapped states [..., target_hidden]."""
         if self.wiring.fc_norm:
             tapped = [norm(each) for norm, each in zip(self.fc_norm, tapped, strict=True)]
-        joined = torch.cat(tapped, dim=-1)
+        joined = torch.cat(list(tapped), dim=-1)
         fused: Tensor = self.fc(joined if self.input_norm is None else self.input_norm(joined))
         return fused
 
@@ -113,8 +120,11 @@ class Eagle3Head(StepHead):
         return self.logits(states)
 
     def predict(self, embedded: Tensor, hidden: Tensor, context: AttentionContext) -> Tensor:
-        predicted: Tensor = self.midlayer(embedded, hidden, context)
-        return self.norm(predicted) if self.wiring.norm_output else predicted
+        return self.finished(self.midlayer(embedded, hidden, context))
+
+    def finished(self, rows: Tensor) -> Tensor:
+        """The states of rows behind the last layer."""
+        return self.norm(rows) if self.wiring.norm_output else rows
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits [n, draft_vocab] in float32 of states [n, hidden]."""
@@ -122,11 +132,38 @@ class Eagle3Head(StepHead):
         return logits.float()
 
 
+Made = TypeVar("Made", bound=Eagle3Head)
+
+
 def load_eagle3_head(directory: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> Eagle3Head:
     """Load a published EAGLE-3 checkpoint folder, for evaluation and with weights in `dtype`."""
-    path, settings = directory / CONFIG_NAME, read_settings(directory)
-    wiring = Eagle3Wiring.of(settings, path)
+    settings = read_settings(directory)
+    wiring = Eagle3Wiring.of(settings, directory / CONFIG_NAME)
     config = llama_config(settings, directory, KIND)
+    make = partial(Eagle3Head, config, wiring=wiring)
+    return load_of_eagle3(make, directory, settings, config, dtype, device, KIND)
+
+
+def load_of_eagle3(
+    make: Callable[..., Made],
+    directory: Path,
+    settings: dict[str, Any],
+    config: LlamaDecoderConfig,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    kind: str,
+) -> Made:
+    """Load a head of EAGLE-3's layout that `make` makes.
+
+    Args:
+        make: is given the arguments of Eagle3Head but for the config and the wiring.
+        settings: of the head; config: that of its layers.
+        kind: the name of the head in errors.
+
+    Raises:
+        CheckpointError: when the files do not fit the config.
+    """
+    path = directory / CONFIG_NAME
     draft_vocab = number_of({"draft_vocab_size": config.vocab_size} | settings, "draft_vocab_size", path, 1)
     target_hidden = number_of(
         {"target_hidden_size": config.hidden_size} | settings, "target_hidden_size", path, 1
@@ -135,16 +172,19 @@ def load_eagle3_head(directory: Path, dtype: torch.dtype, device: torch.device |
     tensors = {name.replace("layers.0.", "midlayer.", 1): tensor for name, tensor in stored.items()}
     del stored  # so that tensors are freed one by one
     mask = tensors.pop(MASK_KEY, None)
+    if MASK_STATE in tensors:
+        tensors[MASK_STATE] = tensors[MASK_STATE].reshape(1, -1)  # [1, 1, width] in most files
     if draft_vocab == config.vocab_size:  # the ids are the target's, whatever the maps hold
         tensors[OFFSETS_KEY] = torch.zeros(draft_vocab, dtype=torch.int64)
-    with (
-        errors_of_file(directory / CONFIG_NAME, "the head that it asks for cannot be made"),
-        torch.device("meta"),
-    ):
-        own_embedding, norms = EMBEDDING_KEY in tensors, QUERY_NORM in tensors
-        head = Eagle3Head(config, draft_vocab, target_hidden, own_embedding, wiring, norms)
+    with errors_of_file(path, "the head that it asks for cannot be made"), torch.device("meta"):
+        head = make(
+            draft_vocab=draft_vocab,
+            target_hidden=target_hidden,
+            own_embedding=EMBEDDING_KEY in tensors,
+            query_key_norms=QUERY_NORM in tensors,
+        )
     offsets = tensors.get(OFFSETS_KEY)
-    fill_head(head, tensors, dtype, directory, KIND, device)
+    fill_head(head, tensors, dtype, directory, kind, device)
     if offsets is not None and draft_vocab != config.vocab_size:
         check_maps(offsets, mask, config.vocab_size, directory)
     return head

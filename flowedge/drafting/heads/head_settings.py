@@ -18,18 +18,17 @@ CONFIG_NAME = "config.json"
 LAYERS_KEY = "eagle_aux_hidden_state_layer_ids"
 LAYER_KEY, KIND_KEY = "transformer_layer_config", "speculators_model_type"  # of a config of speculators
 _EAGLE3 = "eagle3"
-_KINDS = (_EAGLE3, "dflash", "dspark")
+_KINDS = (_EAGLE3, "peagle", "dflash", "dflash2", "dspark")
 _LAYER_TYPES = ("llama", "qwen3")
 _RESIDUAL = "norm_before_residual"
 _OF_EAGLE = "eagle_config"
 _COUNT = "num_aux_hidden_states"
 _PUBLISHED_TAPS = 3
+PARALLEL = ("parallel_drafting", "ptd_token_id", "pard_token", "mask_token_id")  # settings of P-EAGLE
 # Setting -> the values with which a head computes what Eagle3Head does. None is such a value of all.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(PARALLEL, ()),
     "parallel_drafting": (False,),
-    "ptd_token_id": (),
-    "pard_token": (),
-    "mask_token_id": (),
     "logit_scale": (1,),
 }
 _NEUTRAL_IN_EAGLE_CONFIG: dict[str, tuple[object, ...]] = {
@@ -62,7 +61,8 @@ def read_settings(directory: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: {LAYER_KEY} has the model_type {shown!r}; known are {' and '.join(_LAYER_TYPES)}"
         )
-    if kind == _EAGLE3 and _RESIDUAL not in settings:  # for which its readers have different defaults
+    # Readers have different defaults for it.
+    if kind in (_EAGLE3, "peagle") and _RESIDUAL not in settings:
         raise CheckpointError(f"{path}: {_RESIDUAL} is missing, which says how the layer is wired")
     return settings | layer
 

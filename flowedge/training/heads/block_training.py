@@ -31,8 +31,7 @@ class BlockTraining(HeadTraining):
 
     def __init__(self, head: BlockHead, target: TrainingTarget, compute: torch.dtype) -> None:
         super().__init__(head, target, compute)
-        wiring = head.wiring
-        self._size, self._depths = wiring.size, wiring.depths
+        self._size, self._depths = head.blocks.size, head.blocks.depths
         # A depth counts exp(-depth / half the block), as published for blocks of 8 and of 16.
         self._weights = torch.exp(-torch.arange(self._depths, device=target.device) / (self._size / 2))
 
@@ -73,17 +72,17 @@ class BlockTraining(HeadTraining):
         """The states [texts, blocks, depths, hidden] of blocks that begin at `starts`."""
         head, size = self.head, self._size
         texts, blocks = starts.shape
-        tokens = np.full((texts, blocks, size), head.wiring.mask_token, dtype=np.int32)
+        tokens = np.full((texts, blocks, size), head.blocks.mask_token, dtype=np.int32)
         tokens[..., 0] = np.take_along_axis(batch.tokens, starts.cpu().numpy(), axis=1)
         embedded = self._target.embed(tokens.reshape(texts, -1))
         fused = head.true_states(batch.rows)
         before = torch.arange(fused.shape[1], device=fused.device)[None].expand(texts, -1)
         places = (starts[..., None] + torch.arange(size, device=starts.device)).flatten(1)
         of_text, of_blocks = head.rotation(fused, before), head.rotation(fused, places)
-        masks = {layer: _blocks_mask(layer, starts, size, before.shape[1]) for layer in {*head.wiring.layers}}
+        masks = {layer: _blocks_mask(layer, starts, size, before.shape[1]) for layer in {*head.blocks.layers}}
         contexts = [
             _BlocksAttention(of_blocks, keys_values, masks[layer])
-            for layer, keys_values in zip(head.wiring.layers, head.keys_values(fused, of_text), strict=True)
+            for layer, keys_values in zip(head.blocks.layers, head.keys_values(fused, of_text), strict=True)
         ]
         states = head.predict(embedded, contexts).view(texts, blocks, size, -1)
         return states[:, :, size - self._depths :]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from flowedge.core.errors import BadRequestError
 from flowedge.drafting.block.block_head import BlockHead, load_block_head
 from flowedge.drafting.block.block_settings import BlockLayer, BlockWiring
+from flowedge.drafting.block.parallel_head import ParallelHead
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, load_eagle3_head
 from flowedge.drafting.heads.eagle_head import EagleHead, load_eagle_head
 from flowedge.drafting.loading import check_sizes, check_width, drafter_directory
@@ -50,11 +51,16 @@ def head_training(
     directory = drafter_directory(settings.init) if settings.init else None
     head: EagleHead | Eagle3Head | BlockHead
     if directory is not None:
-        loads: dict[str, Callable[..., EagleHead | Eagle3Head | BlockHead]] = {
+        loads: dict[str, Callable[..., EagleHead | Eagle3Head | BlockHead | ParallelHead]] = {
             "eagle": load_eagle_head,
             "eagle3": load_eagle3_head,
         }
         head = loads.get(settings.kind, load_block_head)(directory, torch.float32)
+        if isinstance(head, ParallelHead) or (isinstance(head, BlockHead) and head.blocks.selection):
+            raise BadRequestError(
+                f"{directory} is a P-EAGLE or DFlash2 head, which can draft but not be trained; "
+                "begin with another head, or without --init"
+            )
         check_sizes(head, config, directory, str(target.checkpoint.place))
         check_width(head, config, directory, str(target.checkpoint.place))
         read = None if isinstance(head, EagleHead) else _read_layers(head)
@@ -151,7 +157,7 @@ def mask_token(tokenizer: Any) -> int:
 
 def _read_layers(head: Eagle3Head | BlockHead) -> Taps | None:
     """The layers that a head's config names, if any."""
-    return head.wiring.layers if isinstance(head, Eagle3Head) else head.wiring.taps
+    return head.wiring.layers if isinstance(head, Eagle3Head) else head.blocks.taps
 
 
 def _head_config(target: Any, layers: int = 1) -> LlamaDecoderConfig:

@@ -194,8 +194,18 @@ def _part(model: ModelProfile, default: DrafterSize, kind: DrafterKind, name: st
 
 
 def block_size(directory: Path) -> BlockSize:
-    """Return the blocks and layers of the block head in a directory. Errors as of BlockWiring."""
+    """Return the blocks and layers of the block head in a directory.
+
+    Raises:
+        BadRequestError: for kinds that have no price.
+        CheckpointError: as of BlockWiring.
+    """
     wiring = BlockWiring.of(read_settings(directory), directory / CONFIG_NAME)
+    if wiring.eagle is not None or wiring.selection is not None:
+        raise BadRequestError(
+            f"drafter {directory}: P-EAGLE and DFlash2 heads have no price in emulations; name a DFlash, "
+            "JetSpec or DSpark head, or measure on devices"
+        )
     return BlockSize(
         kind="block",
         size=wiring.size,

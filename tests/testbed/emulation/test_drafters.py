@@ -13,7 +13,14 @@ import flowedge
 from flowedge.core.errors import BadRequestError
 from flowedge.engine.jobs import ExtendDraft, GrowDraft
 from flowedge.planning.memory_fit import draft_node_parts, stage_parts
-from flowedge.planning.profile.model import Eagle3Size, EagleSize, NGramSize, RecallSize, SmallModelSize
+from flowedge.planning.profile.model import (
+    BlockSize,
+    Eagle3Size,
+    EagleSize,
+    NGramSize,
+    RecallSize,
+    SmallModelSize,
+)
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import LOOKUP_S, ProfileCosts
 from flowedge_testbed.bench.benchmark import run_bench
@@ -23,7 +30,9 @@ from flowedge_testbed.emulation.emulate import emulated_drafter
 from flowedge_testbed.plan import cases
 from flowedge_testbed.profiles import library
 from flowedge_testbed.scenario import read_scenario
+from tests.drafting.block_files import save_block_head
 from tests.drafting.eagle3_files import save_eagle3_head
+from tests.drafting.parallel_files import save_parallel_head
 from tests.support.session_jobs import batch_of
 from tests.testbed.conftest import ScenarioFile, results
 
@@ -187,6 +196,18 @@ def test_an_eagle3_head_is_priced_as_one(tmp_path: Path) -> None:
     bare = model.model_copy(update={"drafters": {"eagle": eagle}})
     with pytest.raises(BadRequestError, match="no eagle3 among its drafters"):
         emulated_drafter(bare, None, (drafter,))
+
+
+def test_heads_without_a_price(tmp_path: Path) -> None:
+    model = library.model("llama2-7b")
+    save_parallel_head(tmp_path / "peagle", hidden=32, vocab=100)
+    for name in ("dflash2", "dspark"):
+        save_block_head(tmp_path / name, name, hidden=32, vocab=100)
+    size, _ = emulated_drafter(model, None, (str(tmp_path / "dspark"),))
+    assert isinstance(size, BlockSize) and size.markov_rank == 6
+    for name in ("peagle", "dflash2"):
+        with pytest.raises(BadRequestError, match="P-EAGLE and DFlash2 heads have no price in emulations"):
+            emulated_drafter(model, None, (str(tmp_path / name),))
 
 
 def test_memory_of_an_eagle3_head(scenario_file: ScenarioFile) -> None:
