@@ -16,14 +16,19 @@ COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
 
 
 def plain_nodes_of_forward(
-    probabilities: FloatArray, forward_s: FloatArray, slack_s: float, hit: float, tokens_per_s: float
+    probabilities: FloatArray,
+    forward_s: FloatArray,
+    slack_s: float,
+    hit: float,
+    tokens_per_s: float,
+    rows: int,
 ) -> tuple[int, float]:
     """nodes_of_forward in objective.py."""
     counts = np.append(COUNTS[len(probabilities) > COUNTS], len(probabilities))
     seconds = np.maximum(forward_s[counts - 1], 1e-9)
-    tokens = hit * np.cumsum(probabilities)[counts - 1]
+    tokens = hit * np.cumsum(probabilities)[np.minimum(counts, rows) - 1]
     values = tokens - tokens_per_s * np.maximum(seconds - slack_s, 0.0)
-    best = int(np.argmax(values / seconds))
+    best = len(counts) - 1 - int(np.argmax((values / seconds)[::-1]))
     return int(counts[best]), float(values[best])
 
 

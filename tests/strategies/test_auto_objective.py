@@ -210,21 +210,28 @@ def test_the_planned_rows_are_the_best_of_all(seed, segments):
 
 
 def test_nodes_that_cost_nothing_are_all_drafted():
-    count, value = nodes_of_forward(np.full(10, 0.05), np.ones(10), math.inf, 0.8, 9.0)
+    count, value = nodes_of_forward(np.full(10, 0.05), np.ones(10), math.inf, 0.8, 9.0, 64)
     assert (count, value) == (10, pytest.approx(0.4))
 
 
 def test_unlikely_nodes_are_left_out_where_nodes_take_time():
     probabilities = np.array([0.6, 0.2, 0.01, 0.01])
-    count, _ = nodes_of_forward(probabilities, np.array([1.0, 1.1, 1.2, 1.3]), math.inf, 1.0, 1.0)
+    count, _ = nodes_of_forward(probabilities, np.array([1.0, 1.1, 1.2, 1.3]), math.inf, 1.0, 1.0, 64)
     assert count == 2
+
+
+def test_more_nodes_than_rows_are_in_flight_add_nothing_and_are_drafted_where_they_cost_nothing():
+    likely = np.full(10, 0.5)
+    assert nodes_of_forward(likely, np.ones(10), 0.0, 1.0, 0.6, 2) == (10, pytest.approx(0.4))
+    assert nodes_of_forward(likely, np.ones(10), 0.0, 1.0, 1.1, 2)[1] < 0, "1.1 tokens for one"
+    assert nodes_of_forward(likely, np.linspace(1, 2, 10), 9.0, 1.0, 0.6, 2)[0] == 2
 
 
 def test_a_forward_that_delays_more_than_it_adds_has_no_value():
     alone = np.array([0.5])
-    assert nodes_of_forward(alone, np.array([1.0]), 0.2, 1.0, 0.5)[1] == pytest.approx(0.1)
-    assert nodes_of_forward(alone, np.array([1.0]), 0.2, 1.0, 1.0)[1] < 0
-    assert nodes_of_forward(alone, np.array([1.0]), 1.0, 1.0, 1e9)[1] == pytest.approx(0.5), "nobody waits"
+    assert nodes_of_forward(alone, np.array([1.0]), 0.2, 1.0, 0.5, 64)[1] == pytest.approx(0.1)
+    assert nodes_of_forward(alone, np.array([1.0]), 0.2, 1.0, 1.0, 64)[1] < 0
+    assert nodes_of_forward(alone, np.array([1.0]), 1.0, 1.0, 1e9, 64)[1] == pytest.approx(0.5), "nobody waits"
 
 
 def test_the_root_waits_for_children_that_are_there_soon():
@@ -236,15 +243,31 @@ def test_the_root_waits_for_children_that_are_there_soon():
 def test_a_return_is_expected_after_the_trip_and_after_the_segment_before():
     flight = SegmentsInFlight()
     assert flight.next_return(3.0) == math.inf
-    times = TripTimes(np.array([4.0]), np.array([2.0]), np.array([2.0]))
+    times = TripTimes(np.array([4.0]), np.array([2.0]), np.array([2.0]), np.array([2.0]))
     flight.send(1.0, times, 1)
-    assert (flight.next_return(2.0), flight.first_stage_busy(2.0)) == (3.0, 1.0)
+    assert (flight.next_return(2.0), flight.wait(2.0, times, 1)) == (3.0, 1.0)
     flight.send(1.5, times, 1)
     flight.take_back()
-    assert (flight.next_return(2.0), flight.first_stage_busy(2.0)) == (5.0, 3.0)
+    assert (flight.next_return(2.0), flight.wait(2.0, times, 1)) == (5.0, 3.0)
     assert flight.next_return(99.0) == 0.0, "it is late"
     flight.all_died(2.0)
-    assert flight.first_stage_busy(2.0) == 0.0
+    assert flight.wait(2.0, times, 1) == 0.0
+
+
+def test_segments_wait_for_each_other_in_front_of_the_slowest_stage_and_not_for_those_that_died():
+    flight = SegmentsInFlight()
+    # A first stage of 1 s, a link of 1 s, a stage of 5 s and 3 s behind it.
+    times = TripTimes(np.array([10.0]), np.array([1.0]), np.array([5.0]), np.array([8.0]))
+    for _ in range(3):
+        flight.send(0.0, times, 1)
+    assert flight.next_return(0.0) == 10.0
+    assert flight.wait(4.0, times, 1) == 11.0, "the slowest stage is busy until 17 s, and 2 s away"
+    flight.keep([1, 3], now=4.0)
+    assert flight.wait(4.0, times, 1) == 6.0
+    flight.take_back()
+    assert flight.next_return(10.0) == 5.0, "the third is behind the first"
+    flight.keep([3], now=10.0)
+    assert flight.next_return(10.0) == 5.0, "it has been in the slowest stage since 7 s"
 
 
 def test_the_speed_is_a_guess_at_first():

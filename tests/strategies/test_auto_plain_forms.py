@@ -36,7 +36,8 @@ def test_the_nodes_of_a_forward_are_those_of_the_plain_form(seed):
         probabilities = -np.sort(-random.uniform(0, 1, count))
         forward_s = np.sort(random.choice([0.0, 1e-3, 2e-3, 5e-3], count))
         slack_s = random.choice([0.0, 1e-3, math.inf])
-        given = probabilities, forward_s, float(slack_s), random.uniform(), random.uniform(0, 500)
+        hit, speed, rows = random.uniform(), random.uniform(0, 500), int(random.integers(1, 200))
+        given = probabilities, forward_s, float(slack_s), hit, speed, rows
         assert nodes_of_forward(*given) == plain_nodes_of_forward(*given)
 
 

@@ -10,8 +10,8 @@
   4-bit weights of bitsandbytes, every segment may have a single row.
 - When: as many segments are in flight as the plan has, at most one a stage; those whose rows have died do
   not count. A further segment would only wait in front of the slowest stage, chosen on older news than the
-  segment that takes its place (late binding). For the same reason nothing is sent while the first stage is
-  busy for longer than the forward under way takes. Sessions of one pipeline send together, in steps
+  segment that takes its place (late binding). For the same reason nothing is sent while it would wait for
+  longer than the forward under way takes. Sessions of one pipeline send together, in steps
   (PipelineSteps), so that each stage has segments of several sessions to compute in one forward.
 - Drafting: each forward takes the likeliest nodes without proposals, at any depth, as many as give the most
   tokens per second of the forward (nodes_of_forward). It does not begin if the verification that it delays
@@ -103,7 +103,6 @@ class Auto(Strategy):
         self._hit = _PRIOR_HIT  # probability that a drawn token is a proposal below its node
         self._credits = 0
         self._verified = 0
-        self._sent = 0  # segments
         self._drafting: Grow | None = None
         self._drafted_until = 0.0
         self._grown_at = 0.0  # when the growth began
@@ -217,6 +216,8 @@ class Auto(Strategy):
         if accept.root is None:
             self._in_flight.all_died(self.now)
             self._steps.flush(self)
+        else:
+            self._in_flight.keep(candidates.living_segments(self._in_flight.returned), self.now)
         self._tokens += len(event.accepted)
         if not accept.ends_round:
             self._observe_tree()
@@ -270,8 +271,13 @@ class Auto(Strategy):
     @property
     def _takes_another(self) -> bool:
         """Whether another segment may be in flight; those whose rows have died delay nobody."""
-        living = self._candidates.living_segments(self._sent - len(self._in_flight))
-        return living < self._plan.rows.segments
+        living = self._candidates.living_segments(self._in_flight.returned)
+        return len(living) < self._plan.rows.segments
+
+    @property
+    def _wait(self) -> float:
+        """How long a segment would wait in the pipeline, if it were sent now."""
+        return self._in_flight.wait(self.now, self._plan.trips, self._plan.rows.rows)
 
     def _replan(self) -> None:
         times, settings = self._times, self._settings
@@ -328,8 +334,11 @@ class Auto(Strategy):
         forward_s = np.array([self._times.root_forward]) if of_root else self._forward_s[: len(probabilities)]
         slack = self._in_flight.next_return(self.now)
         if self._takes_another:
-            slack = min(slack, self._in_flight.first_stage_busy(self.now))
-        count, value = nodes_of_forward(probabilities, forward_s, slack, self._hit, self._load.tokens_per_s)
+            slack = min(slack, self._wait)
+        rows = self._plan.rows.rows * self._plan.rows.segments
+        count, value = nodes_of_forward(
+            probabilities, forward_s, slack, self._hit, self._load.tokens_per_s, rows
+        )
         if value < 0 and len(self._in_flight) and candidates.drafted_layers:
             return None
         if of_root:
@@ -349,22 +358,21 @@ class Auto(Strategy):
         return self._mode is not Mode.PLAIN and self._credits > 0 and self._takes_another
 
     def _waits(self) -> bool:
-        """Return whether the forward under way ends before the first stage could begin another segment."""
-        if self._drafting is None:
-            return False
-        left = self._drafted_until - self.now
-        return 0 < left <= self._in_flight.first_stage_busy(self.now)
+        """Return whether there will be news while another segment would still wait: a layer, or a return."""
+        wait = self._wait
+        if self._drafting is not None and 0 < self._drafted_until - self.now <= wait:
+            return True
+        return 0 < wait >= self._in_flight.next_return(self.now)
 
     def _send(self, nodes: Sequence[int]) -> Send:
         # All rows of a tree are below its root: when the root is sent, nothing that lives is in flight.
         self._depart(len(nodes))
-        self._candidates.note_sent(nodes, self._sent)
+        self._candidates.note_sent(nodes, self._in_flight.sent)
         return send_nodes(self._candidates.tree, nodes)
 
     def _depart(self, rows: int, *, in_step: bool = True) -> None:
         self._chosen = None
         self._credits -= 1
-        self._sent += 1
         self._in_flight.send(self.now, self._plan.trips, rows, in_step=in_step)
 
     def _choose(self) -> list[int]:
@@ -400,5 +408,5 @@ class Auto(Strategy):
         times = self._times
         if not times.root_forward:
             return True  # nobody knows when the first layer comes
-        behind = float(self._plan.trips.first[0]) if self._plan.rows.segments > 1 else self._plan.returned
+        behind = float(self._plan.trips.interval[0]) if self._plan.rows.segments > 1 else self._plan.returned
         return root_goes_alone(times.root_forward, behind, self._hit)

@@ -59,12 +59,12 @@ class CandidateTree(ProposalTree):
         if self._living is not None:
             self._living.append(segment)
 
-    def living_segments(self, returned: int) -> int:
-        """Return how many of the segments behind number `returned` have nodes of the tree."""
+    def living_segments(self, returned: int) -> Sequence[int]:
+        """Return the numbers above `returned` of the segments that have nodes of the tree, rising."""
         if self._living is None:
             numbers = self._segments[: len(self.tree)]
             self._living = sorted(set(numbers[numbers > 0].tolist()))
-        return len(self._living) - bisect_right(self._living, returned)
+        return self._living[bisect_right(self._living, returned) :]
 
     def regrow(self) -> None:
         super().regrow()

@@ -133,13 +133,19 @@ def choose_rows(
 
 
 def nodes_of_forward(
-    probabilities: FloatArray, forward_s: FloatArray, slack_s: float, hit: float, tokens_per_s: float
+    probabilities: FloatArray,
+    forward_s: FloatArray,
+    slack_s: float,
+    hit: float,
+    tokens_per_s: float,
+    rows: int,
 ) -> tuple[int, float]:
     """Return how many nodes, likeliest first, the next forward of the drafter is to have, and its value.
 
-    A forward over k nodes adds hit * (p_1 + .. + p_k) to S. Where it ends later than the draft node is needed
-    again, it delays everything by the rest. The number with the best value per second of the forward is
-    taken.
+    A forward over k nodes adds hit * (p_1 + .. + p_k) to S, in which no more nodes count than rows are in
+    flight. Where it ends later than the draft node is needed again, it delays everything by the rest. The
+    number with the best value per second of the forward is taken, the largest of equal ones: what is unlikely
+    now may be likely when the root has moved on.
 
     Args:
         probabilities: float64 [n], of the undrafted nodes, falling; n is 1 or more.
@@ -147,6 +153,7 @@ def nodes_of_forward(
         slack_s: time until the draft node is needed again.
         hit: probability that a drawn token is among the proposals below its node.
         tokens_per_s: that decoding has at present.
+        rows: that are in flight by the plan.
 
     Returns:
         The number of nodes, and the tokens that the forward adds less the tokens that its delay costs.
@@ -155,8 +162,8 @@ def nodes_of_forward(
     best, best_value, best_rate = 0, 0.0, -math.inf
     for count in (*_NODE_COUNTS[: bisect_left(_NODE_COUNTS, all_nodes)], all_nodes):
         seconds = max(times[count - 1], 1e-9)
-        value = hit * sums[count - 1] - tokens_per_s * max(seconds - slack_s, 0.0)
-        if value / seconds > best_rate:
+        value = hit * sums[min(count, rows) - 1] - tokens_per_s * max(seconds - slack_s, 0.0)
+        if value / seconds >= best_rate:
             best, best_value, best_rate = count, value, value / seconds
     return best, best_value
 

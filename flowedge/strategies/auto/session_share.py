@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -38,8 +38,9 @@ class SessionShare:
             return self.share.thresholds(self.rows.thresholds, len(in_flight))
         if not len(in_flight):
             return self.rows.thresholds
-        # Rows cost nothing that have left each stage before another segment is expected back.
-        return self.rows.thresholds_behind(self.trips.interval <= in_flight.next_return(now))
+        # Rows cost nothing that have left each stage before one that is sent at the next return comes there.
+        waits = in_flight.wait(now, self.trips, self.rows.rows)
+        return self.rows.thresholds_behind(waits + self.trips.interval <= in_flight.next_return(now))
 
 
 def choose_for_session(
@@ -68,6 +69,6 @@ def choose_for_session(
     return SessionShare(
         share,
         RowChoice(share.rows, plan.segments, plan.tokens_per_s, plan.thresholds[behind][:own]),
-        TripTimes(*(part[behind][:own] for part in (trips.trip, trips.first, trips.interval))),
+        TripTimes(*(part[behind][:own] for part in astuple(trips))),
         float(returned[0]),
     )

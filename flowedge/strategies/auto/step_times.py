@@ -22,11 +22,13 @@ class TripTimes:
         trip: through an empty pipeline.
         first: in the first stage.
         interval: between two segments that follow each other closely, which the slowest stage or link sets.
+        rest: of a trip, from the slowest stage on.
     """
 
     trip: FloatArray
     first: FloatArray
     interval: FloatArray
+    rest: FloatArray
 
 
 class StepTimes:
@@ -77,7 +79,9 @@ class StepTimes:
         links = self.links.curve(most)
         stages = np.array([stage.curve(most) for stage in self._stages])
         transfer = (links - links[0]) / (len(stages) + 1)
-        return TripTimes(links + stages.sum(axis=0), stages[0], np.maximum(stages.max(axis=0), transfer))
+        slowest, trip = int(stages[:, 0].argmax()), links + stages.sum(axis=0)
+        rest = trip - stages[:slowest].sum(axis=0) - links * (slowest + 1) / (len(stages) + 1)
+        return TripTimes(trip, stages[0], np.maximum(stages.max(axis=0), transfer), rest)
 
     @property
     def changes(self) -> int:
