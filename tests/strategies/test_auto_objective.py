@@ -231,7 +231,8 @@ def test_a_forward_that_delays_more_than_it_adds_has_no_value():
     alone = np.array([0.5])
     assert nodes_of_forward(alone, np.array([1.0]), 0.2, 1.0, 0.5, 64)[1] == pytest.approx(0.1)
     assert nodes_of_forward(alone, np.array([1.0]), 0.2, 1.0, 1.0, 64)[1] < 0
-    assert nodes_of_forward(alone, np.array([1.0]), 1.0, 1.0, 1e9, 64)[1] == pytest.approx(0.5), "nobody waits"
+    value = nodes_of_forward(alone, np.array([1.0]), 1.0, 1.0, 1e9, 64)[1]
+    assert value == pytest.approx(0.5), "nobody waits"
 
 
 def test_the_root_waits_for_children_that_are_there_soon():

@@ -335,7 +335,9 @@ class Auto(Strategy):
         slack = self._in_flight.next_return(self.now)
         if self._takes_another:
             slack = min(slack, self._wait)
-        rows = self._plan.rows.rows * self._plan.rows.segments
+        # With a single segment in flight, what is drafted is for the root that follows, whichever it is.
+        plan = self._plan.rows
+        rows = plan.rows * plan.segments if plan.segments > 1 else len(probabilities)
         count, value = nodes_of_forward(
             probabilities, forward_s, slack, self._hit, self._load.tokens_per_s, rows
         )
