@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import flowedge_testbed
 from flowedge.core.errors import BadRequestError
 from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
@@ -16,28 +15,38 @@ from flowedge_testbed.prompts import PromptChoice, dataset_files, read_dataset
 from flowedge_testbed.record import RunRecord
 from flowedge_testbed.run_backends import make_run_backend
 from flowedge_testbed.runs import Options, Run, Task
-from flowedge_testbed.scenario import read_scenario
+from flowedge_testbed.scenario import SHIPPED, read_scenario
 from flowedge_testbed.scenario_parts import ModelSetNames
 from flowedge_testbed.true_paths.true_path import TruePath
 
-SCENARIO = Path(flowedge_testbed.__file__).parent / "scenarios" / "flowspec-table1.yaml"
+SCENARIO = SHIPPED / "flowspec-table1.yaml"
 
 
 class SampleRuns:
-    """Replayed prompts of one dataset, by any method on any pipeline of SCENARIO.
+    """Replayed prompts of one dataset, by any method on any pipeline of a scenario.
 
     Attributes:
         dataset: its name; that of the project's own prompts if the dataset's file does not exist.
     """
 
-    def __init__(self, models: ModelSet, dataset: str, data: Path, samples: int, directory: Path) -> None:
+    def __init__(
+        self,
+        models: ModelSet,
+        dataset: str,
+        data: Path,
+        samples: int,
+        directory: Path,
+        scenario: Path = SCENARIO,
+    ) -> None:
         """Read the prompts.
 
         Args:
             data: directory of the dataset's file; directory: where true paths are stored.
+            scenario: has the pipelines.
         """
         own = ModelSetNames(model=models.model, drafter=models.drafter_names)
-        self._scenario = read_scenario(SCENARIO).model_copy(update={"pair": own})
+        self._file = scenario
+        self._scenario = read_scenario(scenario).model_copy(update={"pair": own})
         self._models = models
         self._directory = directory / "paths"
         self._backend = make_run_backend("replay", models, directory)
@@ -54,9 +63,9 @@ class SampleRuns:
         Raises:
             BadRequestError: when the scenario has no such pipeline.
         """
-        found = [case for case in cases(self._scenario, SCENARIO.parent) if case.profile == profile]
+        found = [case for case in cases(self._scenario, self._file.parent) if case.profile == profile]
         if not found:
-            raise BadRequestError(f"{SCENARIO}: no profile {profile}")
+            raise BadRequestError(f"{self._file}: no pipeline {profile}")
         return found[0].emulation_of(method)
 
     def records(self, emulation: PipelineProfile, strategy: str, options: Options = ()) -> list[RunRecord]:

@@ -3,8 +3,8 @@
     python -m testbed.tools.tune_auto --data PROMPTS --samples 2 --out tuned.json
     python -m testbed.tools.tune_auto --data PROMPTS --parameters row_price=0.15,0.3,0.6 --out tuned.json
 
-The search maximises the geometric mean of tokens/s over the prompts, at temperature 0 and at 1 with shared
-noise. The found values are compared with the defaults on as many other prompts, and the last line says
+The search maximises the geometric mean of tokens/s over places and prompts, at temperature 0 and at 1 with
+shared noise. The found values are compared with the defaults on as many other prompts, and the last line says
 whether they are better there.
 """
 
@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
@@ -30,6 +31,7 @@ from flowedge.strategies.settings import AutoSettings
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.provenance import code_digest
 from flowedge_testbed.results import rounded, write_json
+from flowedge_testbed.scenario import SHIPPED
 from testbed.tools.sample_runs import SampleRuns
 
 Values: TypeAlias = dict[str, float]  # of all parameters, by name
@@ -49,6 +51,12 @@ class Step:
     parameter: str
     scores: dict[float, float]
     chosen: float
+
+    @property
+    def line(self) -> str:
+        """The step for a person."""
+        scores = "  ".join(f"{value:g}: {score:.3f}" for value, score in self.scores.items())
+        return f"{self.parameter:14}{scores}  -> {self.chosen:g}"
 
 
 def line_search(space: Mapping[str, Sequence[float]], start: Values, score: Score, rounds: int) -> list[Step]:
@@ -70,6 +78,7 @@ def line_search(space: Mapping[str, Sequence[float]], start: Values, score: Scor
             scores = dict(zip(line, found, strict=True))
             values[parameter] = max(line, key=lambda value: scores[value])
             steps.append(Step(parameter, scores, values[parameter]))
+            print(steps[-1].line, flush=True)
         if values == before:
             break
     return steps
@@ -86,26 +95,42 @@ TUNABLE: dict[str, tuple[float, ...]] = {
     "regrow_share": (1.5, 3.0, 6.0, 12.0),
     "segment_rows": (24, 32, 48, 64, 96),
     "draft_nodes": (8, 16, 32, 64),
-    "candidates": (8, 12, 16, 24),
+    "candidates": (8, 12, 16, 24, 32),
     "prior": (5, 20, 80),
 }
 TEMPERATURES = (0.0, 1.0)
-PROFILE = "llama2-7b-fp16"
+SCENARIO = SHIPPED / "regimes.yaml"
+# Of this scenario: boards, CPUs and graphics cards, quick and slow links, even and uneven stages.
+PLACES = (
+    "1b-fp16-4nano-gigabit",
+    "7b-fp16-4nano-lan150",
+    "8b-int4-3nano-wifi5",
+    "8b-int4-3n100-gigabit",
+    "13b-int4-agx-nx-2nano-laptop-drafts",
+    "8b-fp16-2rtx3060-gigabit",
+    "70b-int4-8nx-20ms",
+)
 
 
 class Prompts:
     """The prompts of several datasets: `samples` of each to tune on, and as many to validate on."""
 
     def __init__(
-        self, models: ModelSet, datasets: Sequence[str], data: Path, samples: int, directory: Path
+        self,
+        models: ModelSet,
+        datasets: Sequence[str],
+        data: Path,
+        samples: int,
+        directory: Path,
+        places: Sequence[str],
     ) -> None:
-        """Read the prompts.
+        """Read the prompts, which are asked at each place of SCENARIO that is named.
 
         Raises:
             BadRequestError: when a dataset has too few prompts.
         """
-        self._samples = samples
-        self._runs = [SampleRuns(models, name, data, 2 * samples, directory) for name in datasets]
+        self._samples, self._places = samples, places
+        self._runs = [SampleRuns(models, name, data, 2 * samples, directory, SCENARIO) for name in datasets]
         for name, runs in zip(datasets, self._runs, strict=True):
             if runs.num_prompts < 2 * samples:
                 raise BadRequestError(
@@ -113,24 +138,23 @@ class Prompts:
                     "them to validate on; lower --samples"
                 )
 
-    def tuned_on(self, profile: str, many: Sequence[Values]) -> list[float]:
+    def tuned_on(self, many: Sequence[Values]) -> list[float]:
         """Return the geometric mean of tokens/s with each set of values, on the first prompts."""
-        return self._speeds(profile, many, range(self._samples))
+        return self._speeds(many, range(self._samples))
 
-    def validated_on(self, profile: str, many: Sequence[Values]) -> list[float]:
+    def validated_on(self, many: Sequence[Values]) -> list[float]:
         """Return the geometric mean of tokens/s with each set of values, on the other prompts."""
-        return self._speeds(profile, many, range(self._samples, 2 * self._samples))
+        return self._speeds(many, range(self._samples, 2 * self._samples))
 
-    def _speeds(self, profile: str, many: Sequence[Values], prompts: range) -> list[float]:
+    def _speeds(self, many: Sequence[Values], prompts: range) -> list[float]:
         logs: list[list[float]] = [[] for _ in many]
         choices = [tuple(sorted(values.items())) for values in many]
-        for runs in self._runs:
-            emulation = runs.emulation(profile, Auto.name)
-            for temperature in TEMPERATURES:
-                for index in prompts:
-                    records = runs.compared(emulation, Auto.name, choices, index, temperature)
-                    for found, record in zip(logs, records, strict=True):
-                        found.append(log((record.new_tokens - 1) / record.decode_s))
+        for runs, place in product(self._runs, self._places):
+            emulation = runs.emulation(place, Auto.name)
+            for temperature, index in product(TEMPERATURES, prompts):
+                records = runs.compared(emulation, Auto.name, choices, index, temperature)
+                for found, record in zip(logs, records, strict=True):
+                    found.append(log((record.new_tokens - 1) / record.decode_s))
         return [exp(fmean(found)) for found in logs]
 
 
@@ -154,15 +178,14 @@ def parse_space(given: Sequence[str]) -> dict[str, tuple[float, ...]]:
     return space or TUNABLE
 
 
-def tune(prompts: Prompts, profile: str, space: Mapping[str, Sequence[float]], rounds: int) -> dict[str, Any]:
+def tune(prompts: Prompts, space: Mapping[str, Sequence[float]], rounds: int) -> dict[str, Any]:
     """Search and validate; return the findings as they are written and shown."""
     defaults = AutoSettings()
     start: Values = {name: float(getattr(defaults, name)) for name in space}
-    steps = line_search(space, start, lambda many: prompts.tuned_on(profile, many), rounds)
+    steps = line_search(space, start, prompts.tuned_on, rounds)
     tuned = outcome(start, steps)
-    before, after = prompts.validated_on(profile, [start, tuned])
+    before, after = prompts.validated_on([start, tuned])
     return {
-        "profile": profile,
         "steps": [_shown(step) for step in steps],
         "defaults": start,
         "tuned": tuned,
@@ -180,17 +203,10 @@ def _shown(step: Step) -> dict[str, Any]:
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """Return the findings as lines for a person."""
-    shown = [
-        f"{step['parameter']:14}"
-        + "  ".join(f"{value}: {speed:.3f}" for value, speed in step["scores"].items())
-        + f"  -> {step['chosen']:g}"
-        for step in found["steps"]
-    ]
+    """Return what was found as lines for a person."""
     checked = found["validation"]
     kept = "better" if checked["gain"] > 0 else "no better: keep the defaults"
     return [
-        *shown,
         "tuned: " + ", ".join(f"{name} {value:g}" for name, value in found["tuned"].items()),
         f"on other prompts: defaults {checked['defaults_tokens_per_s']:.3f}, tuned "
         f"{checked['tuned_tokens_per_s']:.3f} tokens/s, {100 * checked['gain']:+.1f} %, {kept}",
@@ -206,7 +222,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=2, help="prompts of each dataset to tune on")
     parser.add_argument("--rounds", type=int, default=2, help="how often each parameter is searched at most")
     parser.add_argument("--parameters", action="append", default=[], help="name=value,...; all if not given")
-    parser.add_argument("--profile", default=PROFILE, help="pipeline of flowspec-table1.yaml")
+    parser.add_argument("--places", default=",".join(PLACES), help="of scenarios/regimes.yaml")
     parser.add_argument("--model", default="bundled", help="bundled, a directory or a hub id")
     parser.add_argument("--drafter", action="append", help="as in flowedge generate; bundled if not given")
     parser.add_argument("--out", type=Path, required=True, help="a .json file")
@@ -216,14 +232,15 @@ def main() -> int:
         space = parse_space(arguments.parameters)
         models = ModelSet.load(arguments.model, drafter_names(arguments.drafter or BUNDLED))
         with tempfile.TemporaryDirectory() as scratch:
-            datasets = arguments.datasets.split(",")
-            prompts = Prompts(models, datasets, arguments.data, arguments.samples, Path(scratch))
-            found = tune(prompts, arguments.profile, space, arguments.rounds)
+            datasets, places = arguments.datasets.split(","), arguments.places.split(",")
+            prompts = Prompts(models, datasets, arguments.data, arguments.samples, Path(scratch), places)
+            found = tune(prompts, space, arguments.rounds)
     except FlowEdgeError as error:
         print(f"tune_auto: {error}", file=sys.stderr)
         return 2
     print("\n".join(lines(found)))
     settings = {
+        "places": places,
         "datasets": datasets,
         "samples": arguments.samples,
         "model": models.facts.fingerprint,

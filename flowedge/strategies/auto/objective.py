@@ -100,6 +100,8 @@ def choose_rows(
 
         m p / S >= row_price * T' / T
 
+    A row that a single segment has beyond the plan adds p, and holds up all segments behind it.
+
     Args:
         probabilities: float64 [n], of the likeliest nodes of a tree, falling, the root's 1 first; further
             nodes are not worth counting.
@@ -126,6 +128,7 @@ def choose_rows(
     levels = np.cumsum(hit ** np.arange(_LEVELS + 1))[forwards]
     sustained = np.minimum(tokens, levels) / drafted_s
     slopes = np.diff(seconds[of_best], prepend=seconds[of_best, 0])
+    slopes[best + 1 :] *= of_best + 1
     # With a single segment there is none behind that a row could hold up.
     rate = tokens[of_best, best] / seconds[of_best, best]
     price = (row_price if of_best else 1.0) * rate / (of_best + 1)

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 from flowedge.strategies.auto.step_times import TripTimes
 
+# Share of an interval by which a segment is sent earlier than it would reach the slowest stage just in time:
+# no expectation is exact, and what the slowest stage is idle for is lost.
+_SPARE = 0.25
+
 
 @dataclass(slots=True)
 class SegmentInFlight:
@@ -86,8 +90,9 @@ class SegmentsInFlight:
         return max(next(living, math.inf) - now, 0.0)
 
     def wait(self, now: float, times: TripTimes, rows: int) -> float:
-        """Return how long a segment of this many rows would wait in the pipeline, if it were sent now."""
-        behind = self._last_return + float(times.interval[rows - 1]) - float(times.trip[rows - 1])
+        """Return for how long a segment of this many rows need not be sent, as it would wait in the pipeline."""
+        interval, trip = float(times.interval[rows - 1]), float(times.trip[rows - 1])
+        behind = self._last_return + (1 - _SPARE) * interval - trip
         return max(self._first_stage_free, behind, now) - now
 
     @property

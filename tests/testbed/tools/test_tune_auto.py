@@ -11,9 +11,9 @@ import yaml
 from flowedge.core.errors import BadRequestError
 from flowedge.strategies.settings import AutoSettings
 from flowedge_testbed.model_set import ModelSet
-from testbed.tools import sample_runs
+from testbed.tools import tune_auto
 from testbed.tools.tune_auto import (
-    PROFILE,
+    PLACES,
     TUNABLE,
     Prompts,
     Values,
@@ -68,19 +68,19 @@ def test_what_cannot_be_tuned_is_refused(given: list[str], said: str) -> None:
 @pytest.fixture
 def short_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scenario that prompts are run in, with answers of 40 tokens."""
-    scenario = yaml.safe_load(sample_runs.SCENARIO.read_text(encoding="utf-8"))
+    scenario = yaml.safe_load(tune_auto.SCENARIO.read_text(encoding="utf-8"))
     file = tmp_path / "short.yaml"
     file.write_text(yaml.safe_dump({**scenario, "max_new_tokens": 40}), encoding="utf-8")
-    monkeypatch.setattr(sample_runs, "SCENARIO", file)
+    monkeypatch.setattr(tune_auto, "SCENARIO", file)
 
 
 @pytest.mark.proof
 @pytest.mark.usefixtures("short_answers")
 def test_the_best_value_is_kept_and_validated_on_other_prompts(pair: ModelSet, tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text(PROMPTS, encoding="utf-8")
-    prompts = Prompts(pair, ["own"], tmp_path, 1, tmp_path)
+    prompts = Prompts(pair, ["own"], tmp_path, 1, tmp_path, PLACES[1:2])
     default = AutoSettings().segment_rows
-    found = tune(prompts, PROFILE, {"segment_rows": (1, default)}, rounds=1)
+    found = tune(prompts, {"segment_rows": (1, default)}, rounds=1)
     (step,) = found["steps"]
     assert step["scores"]["1"] < step["scores"][str(default)]
     assert found["tuned"] == {"segment_rows": default} == found["defaults"]
@@ -89,4 +89,4 @@ def test_the_best_value_is_kept_and_validated_on_other_prompts(pair: ModelSet, t
     assert checked["defaults_tokens_per_s"] not in step["scores"].values(), "other prompts"
     assert "no better: keep the defaults" in lines(found)[-1]
     with pytest.raises(BadRequestError, match="own has 2 prompts that fit, and 4 are needed"):
-        Prompts(pair, ["own"], tmp_path, 2, tmp_path)
+        Prompts(pair, ["own"], tmp_path, 2, tmp_path, PLACES)
