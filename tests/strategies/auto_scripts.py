@@ -23,12 +23,21 @@ def auto(measured: MeasuredPipeline | None = None, **changes: float) -> Auto:
 
 
 def slow(
-    stages: int = 2, measured: MeasuredPipeline | None = None, *, together: bool = False, **changes: float
+    stages: int = 2,
+    measured: MeasuredPipeline | None = None,
+    *,
+    together: bool = False,
+    first_s: float = 1.0,
+    **changes: float,
 ) -> Script:
-    """A pipeline with trips of a second a stage, for any number of rows, and a quick drafter."""
+    """A pipeline with trips of a second a stage, for any number of rows, and a quick drafter.
+
+    first_s: what the first stage takes.
+    """
     strategy = auto(measured, **changes)
     times_of(strategy).observe_layer(layer_of(1e-6), of_root=True)
-    trips = (trip_of(1, stages),)
+    stage_times = StageTime(1, first_s), *trip_of(1, stages - 1).stage_times
+    trips = (PipelineTrip(1, first_s + stages - 1, stage_times),)
     return Script(strategy, granted=9, stages=stages, trips=trips, together=together)
 
 

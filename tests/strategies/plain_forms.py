@@ -29,7 +29,7 @@ def plain_nodes_of_forward(
     tokens = hit * np.cumsum(probabilities)[np.minimum(counts, rows) - 1]
     values = tokens - tokens_per_s * np.maximum(seconds - slack_s, 0.0)
     best = len(counts) - 1 - int(np.argmax((values / seconds)[::-1]))
-    return int(counts[best]), float(values[best])
+    return int(counts[best]), float(tokens[best])
 
 
 class PlainRowTimes:

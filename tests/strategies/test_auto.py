@@ -66,6 +66,29 @@ def test_nothing_is_sent_in_front_of_a_busy_stage_while_more_is_drafted():
     assert len(script.sends) == 2
 
 
+def test_nothing_is_sent_that_would_wait_in_front_of_a_slow_stage_behind_a_quick_one():
+    script = slow(stages=3, first_s=0.01)
+    script.layer(*FIRST, 0.1)
+    script.now = 0.1
+    script.credit()
+    script.layer(*SECOND, 0.1)
+    assert len(script.sends) == 1, "the first stage is free, the second for most of a second not"
+    script.now = 0.8
+    script.credit()
+    assert len(script.sends) == 2
+
+
+def test_no_forward_is_begun_that_would_hold_up_the_next_return_for_more_than_it_adds():
+    for seconds, begun in (
+        (0.4, True),
+        (1.5, True),
+        (2.0, False),
+    ):  # 0.72 tokens; a token comes out in a second
+        script = slow(1)
+        script.layer(*FIRST, seconds)
+        assert (script.grow is not None) is begun
+
+
 def test_every_row_goes_alone_where_that_is_much_quicker():
     trips = (PipelineTrip(1, 1.0),)
     script = Script(auto(), granted=9, stages=3, trips=trips)

@@ -332,16 +332,14 @@ class Auto(Strategy):
             return None
         of_root = not candidates.drafted[ROOT]
         forward_s = np.array([self._times.root_forward]) if of_root else self._forward_s[: len(probabilities)]
-        slack = self._in_flight.next_return(self.now)
-        if self._takes_another:
-            slack = min(slack, self._wait)
+        returns, speed = self._in_flight.next_return(self.now), self._load.tokens_per_s
+        slack = min(returns, self._wait) if self._takes_another else returns
         # With a single segment in flight, what is drafted is for the root that follows, whichever it is.
         plan = self._plan.rows
         rows = plan.rows * plan.segments if plan.segments > 1 else len(probabilities)
-        count, value = nodes_of_forward(
-            probabilities, forward_s, slack, self._hit, self._load.tokens_per_s, rows
-        )
-        if value < 0 and len(self._in_flight) and candidates.drafted_layers:
+        count, tokens = nodes_of_forward(probabilities, forward_s, slack, self._hit, speed, rows)
+        late_s = max(float(forward_s[count - 1]) - returns, 0.0)
+        if tokens < speed * late_s and len(self._in_flight) and candidates.drafted_layers:
             return None
         if of_root:
             self._tokens, self._grown_at = 0, self.now

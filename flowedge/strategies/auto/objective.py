@@ -143,7 +143,7 @@ def nodes_of_forward(
     tokens_per_s: float,
     rows: int,
 ) -> tuple[int, float]:
-    """Return how many nodes, likeliest first, the next forward of the drafter is to have, and its value.
+    """Return how many nodes, likeliest first, the next forward of the drafter is to have.
 
     A forward over k nodes adds hit * (p_1 + .. + p_k) to S, in which no more nodes count than rows are in
     flight. Where it ends later than the draft node is needed again, it delays everything by the rest. The
@@ -153,22 +153,22 @@ def nodes_of_forward(
     Args:
         probabilities: float64 [n], of the undrafted nodes, falling; n is 1 or more.
         forward_s: float64 [n], by nodes.
-        slack_s: time until the draft node is needed again.
+        slack_s: time until the draft node is needed again, or a segment may leave without its layer.
         hit: probability that a drawn token is among the proposals below its node.
         tokens_per_s: that decoding has at present.
         rows: that are in flight by the plan.
 
     Returns:
-        The number of nodes, and the tokens that the forward adds less the tokens that its delay costs.
+        The number of nodes, and the tokens that the forward adds.
     """
     all_nodes, times, sums = len(probabilities), forward_s.tolist(), [*accumulate(probabilities.tolist())]
-    best, best_value, best_rate = 0, 0.0, -math.inf
+    best, best_tokens, best_rate = 0, 0.0, -math.inf
     for count in (*_NODE_COUNTS[: bisect_left(_NODE_COUNTS, all_nodes)], all_nodes):
-        seconds = max(times[count - 1], 1e-9)
-        value = hit * sums[min(count, rows) - 1] - tokens_per_s * max(seconds - slack_s, 0.0)
-        if value / seconds >= best_rate:
-            best, best_value, best_rate = count, value, value / seconds
-    return best, best_value
+        seconds, tokens = max(times[count - 1], 1e-9), hit * sums[min(count, rows) - 1]
+        rate = (tokens - tokens_per_s * max(seconds - slack_s, 0.0)) / seconds
+        if rate >= best_rate:
+            best, best_tokens, best_rate = count, tokens, rate
+    return best, best_tokens
 
 
 def nodes_beside(probabilities: FloatArray, added_s: FloatArray, hit: float, tokens_per_s: float) -> int:

@@ -90,7 +90,7 @@ class SegmentsInFlight:
         return max(next(living, math.inf) - now, 0.0)
 
     def wait(self, now: float, times: TripTimes, rows: int) -> float:
-        """Return for how long a segment of this many rows need not be sent, as it would wait in the pipeline."""
+        """Return for how long a segment of this many rows need not be sent: it would wait in the pipeline."""
         interval, trip = float(times.interval[rows - 1]), float(times.trip[rows - 1])
         behind = self._last_return + (1 - _SPARE) * interval - trip
         return max(self._first_stage_free, behind, now) - now
