@@ -20,8 +20,8 @@ from flowedge.drafting.drafter import DraftPrefix, Frontier, GrowRequest
 from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.drafting.lookup.ngram import NGramDrafter
 from flowedge.drafting.model_drafter import TrueSpan
-from flowedge.drafting.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.lm_head import LMHead
 from flowedge.text.json_object import read_json_object
