@@ -11,9 +11,9 @@ from typing import TypeAlias
 import numpy as np
 
 MAX_N = 12  # tokens before a place by which it is sorted
+MOST_PLACES = 512  # of a range that are counted, so that a text that loops costs no more than another
 TOKEN_BYTES = 9  # of a token and its place, with the room into which arrays grow
 _BREAK = -1  # stands before each text, and is no token
-
 
 Followers: TypeAlias = tuple[list[int], list[int]]  # tokens, and their places in ascending order
 
@@ -51,7 +51,7 @@ class SuffixIndex:
         for token in text:
             high = len(self.places)
             if self.tokens[-1] != _BREAK:
-                for _, high in self._narrowed(islice(reversed(self.tokens), MAX_N)):  # noqa: B007
+                for _, high in self._narrowed(islice(reversed(self.tokens), MAX_N)):  # noqa: B007 (the last)
                     pass
                 self.places.insert(high, len(self.tokens))
             self.tokens.append(token)
@@ -105,6 +105,10 @@ class SuffixIndex:
                 return
 
     def followers(self, found: tuple[int, int]) -> Followers:
-        """Return the tokens at the places of a range, in the order of the text."""
-        places = sorted(self.places[slice(*found)])
+        """Return the tokens at the places of a range, in the order of the text.
+
+        Of a range of more than MOST_PLACES, those at even distances in the order of `places`.
+        """
+        low, high = found
+        places = sorted(self.places[low : high : (high - low - 1) // MOST_PLACES + 1])
         return [self.tokens[place] for place in places], places

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flowedge.drafting.suffix_index import MAX_N, SuffixIndex
+from flowedge.drafting.suffix_index import MAX_N, MOST_PLACES, SuffixIndex
 
 TOKENS = st.lists(st.integers(0, 2), max_size=30)
 
@@ -97,6 +99,16 @@ def test_a_match_does_not_cross_from_one_text_to_the_next() -> None:
     index.extend([3, 4])
     assert found(index, [2]) == []
     assert found(index, [2, 3]) == [([4], [5])], "of one token alone"
+
+
+def test_of_many_places_an_even_share_is_counted() -> None:
+    index = SuffixIndex()
+    index.extend([7, 1] * 3000 + [7, 2] * 1000)
+    (found,) = (index.followers(each) for each in islice(index.ranges([7]), 1))
+    tokens, places = found
+    assert MOST_PLACES / 2 < len(tokens) <= MOST_PLACES
+    assert places == sorted(places)
+    assert abs(tokens.count(2) / len(tokens) - 1 / 4) < 0.02
 
 
 def test_a_token_takes_few_bytes() -> None:
