@@ -142,6 +142,9 @@ class GenerateOptions:
     )
     echo: bool = option(False, "Give the text of the prompt as well.")
     fit_context: bool = option(False, "Lower max_new_tokens to what the context has room for.")
+    tenant: str = option(
+        "", "Whose earlier answers drafts may be looked up in, where a pipeline keeps them (answer_store)."
+    )
 
     def __post_init__(self) -> None:
         types = option_types(cast(Hashable, type(self)))
@@ -149,6 +152,7 @@ class GenerateOptions:
             _check_value(each, types[each.name], getattr(self, each.name))
         SamplingParams(**self.drawing(), seed=self.seed or 0)
         _check_name("strategy", self.strategy)
+        _check_name("tenant", self.tenant)
         if len(self.strategy_options) > MAX_STRATEGY_OPTIONS:
             count = len(self.strategy_options)
             raise BadRequestError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from flowedge.core.errors import BadRequestError
 from flowedge.core.settings_group import SettingsGroup, checked_by, setting
@@ -22,6 +22,8 @@ IDLE: Final = "idle"  # of `rebalance`
 ON: Final = "on"  # of `exact`, beside "auto"
 OFF: Final = "off"
 NO_DRAFTER = "none"
+LOOKUP = "ngram"
+MOST_STORED = 1 << 24  # tokens of earlier answers
 MOST_NAMES = 8  # drafters that are joined to one
 MAX_PATH = 1024  # characters of a model's name
 
@@ -109,6 +111,13 @@ class PipelineConfig(SettingsGroup):
         "--drafter bundled --drafter recall --drafter ngram.",
         examples=["ngram"],
     )
+    answer_store: int = setting(
+        0,
+        "Tokens of earlier answers that the draft node keeps in memory, and in which ngram looks up as well, "
+        "each caller's apart; 0 keeps none.",
+        ge=0,
+        le=MOST_STORED,
+    )
     draft_quant: DraftQuant = setting(
         "auto",
         "Format of drafters that are models, and of the LM head that they propose with; auto: the fastest on "
@@ -149,6 +158,15 @@ class PipelineConfig(SettingsGroup):
         "answer runs), or auto (at once; answers pause and go on). What the draft node's agent has as "
         "pipeline.rebalance holds for all its pipelines.",
     )
+
+    @model_validator(mode="after")
+    def _answers_are_looked_up_in(self) -> PipelineConfig:
+        if self.answer_store and self.drafter is not None and LOOKUP not in self.drafters:
+            raise ValueError(
+                f"answer_store keeps answers for lookup, and the drafter is {drafter_label(self.drafters)}; "
+                f"name {LOOKUP} as well (--drafter HEAD --drafter {LOOKUP}), or leave answer_store out"
+            )
+        return self
 
     @property
     def drafters(self) -> tuple[str, ...]:

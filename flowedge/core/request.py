@@ -75,6 +75,7 @@ class Request:
         min_tokens: tokens of the answer before which no stop string ends it.
         scores_prompt: whether the likelihoods of the prompt's tokens are put out before the answer. The
             request has rules with logprobs then, and reuses no prefix, whose rows would not be computed.
+        tenant: whose answers drafts may be looked up in, and who may look up in this one.
     """
 
     session: str
@@ -95,6 +96,7 @@ class Request:
     min_tokens: int = 0
     scores_prompt: bool = False
     answered: tuple[int, ...] = ()
+    tenant: str = ""
 
     @property
     def given(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from flowedge.core.errors import BadRequestError, CheckpointError
-from flowedge.core.pipeline_config import NO_DRAFTER, drafter_label, drafter_names
+from flowedge.core.pipeline_config import LOOKUP, NO_DRAFTER, drafter_label, drafter_names
 from flowedge.drafting.block.block_settings import is_block_config
 from flowedge.models.checkpoint.model_header import predicts_ahead
 from flowedge.models.checkpoint.model_source import find_here
@@ -17,7 +17,7 @@ from flowedge.text.json_object import read_json_object
 if TYPE_CHECKING:
     from flowedge.v1.measure_pb2 import MeasureDeviceRequest
 
-NGRAM = "ngram"
+NGRAM = LOOKUP
 RECALL = "recall"
 MTP = "mtp"  # the layer that comes with the target and predicts further tokens
 BUNDLED = "bundled"

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from flowedge.core.arrays import NO_TOKEN, FloatArray, IntArray, Payload
 from flowedge.core.errors import CapacityError
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.suffix_index import SuffixIndex
 from flowedge.models.taps import Taps
 
 ROOT = 0  # the name of the root of every growth
@@ -143,13 +144,14 @@ class Drafter(Protocol):
         first_token: int,
         noise: SamplingParams | None = None,
         prefix: DraftPrefix | None = None,
+        earlier: SuffixIndex | None = None,
     ) -> None:
         """Begin a session of at most `capacity` true rows with its first token.
 
         With `noise`, whose temperature is above 0, children are ranked by the noise of the target's draws as
         well (see ranking.py); otherwise by their probability. With `prefix`, the session begins with a copy
         of these true rows, whose first token must be the same, and proposes what it would if it had been
-        extended by them.
+        extended by them. Lookup also searches `earlier`, answers before this session, which do not change.
 
         Raises:
             ValueError: when the prefix is of an unknown session, has more rows than that session or than

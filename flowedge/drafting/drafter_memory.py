@@ -27,7 +27,7 @@ from flowedge.drafting.heads.head_store import HeadSizes
 from flowedge.drafting.heads.mtp_head import is_mtp_recordable, mtp_bytes
 from flowedge.drafting.lm import check_can_draft
 from flowedge.drafting.loading import drafter_directory, kind_of
-from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.lookup.ngram import NGramDrafter
 from flowedge.models.attention.kv_store import kv_row_bytes
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.static_decoding import is_recordable

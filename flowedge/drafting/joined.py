@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from flowedge.core.arrays import IntArray
@@ -18,20 +16,15 @@ from flowedge.drafting.drafter import (
     GrowRequest,
     check_requests,
 )
+from flowedge.drafting.lookup.matches import Match
+from flowedge.drafting.lookup.mixing import first_odds, join_lookup, learnt_odds
+from flowedge.drafting.lookup.ngram import NGramDrafter
 from flowedge.drafting.model_drafter import Prediction, Predictor, TrueSpan
-from flowedge.drafting.ngram import Match, NGramDrafter
 from flowedge.drafting.ranking import RankedNodes, ranked, with_added
+from flowedge.drafting.suffix_index import SuffixIndex
 from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.taps import Taps
 
-# The log-odds that the next token is a copy and not a model's prediction, by the length of the match: where
-# one token has followed it, and where several have. They fit the bundled model's output at temperature 0, and
-# with _PER_TEMPERATURE its output at 1.
-_LENGTHS = (1, 2, 3, 4, 5, 8)  # the smallest length of each class
-_SINGLE = (-1.8, -1.5, -0.1, 1.0, 1.0, 2.6)
-_SEVERAL = (-3.6, -0.9, -1.4, -0.4, -0.2, 1.1)
-_PER_TEMPERATURE = -2.2
-_STEP = 0.6  # the largest step of the log-odds for one token
 _FLOOR = -100.0  # the log-probability of tokens that a model cannot propose
 _FIRST_WEIGHT = 0.6  # the weight of the first of several models; the others share the rest
 
@@ -48,64 +41,6 @@ def join_models(predictions: Sequence[Prediction], vocab: int) -> torch.Tensor:
     return torch.log_softmax(total, dim=-1)
 
 
-def first_odds(noise: SamplingParams | None) -> float:
-    """The log-odds added to every class before anything is learnt; `noise` as in Drafter.open.
-
-    They fall with the temperature, because a text repeats itself less when its tokens are drawn.
-    """
-    return 0.0 if noise is None else _PER_TEMPERATURE * min(noise.temperature, 1.0)
-
-
-def copy_share(match: Match, odds: float) -> float:
-    """The weight of a match beside the models; `odds` is added to the log-odds of the match's class."""
-    if not match.candidates:
-        return 0.0
-    place = int(np.searchsorted(_LENGTHS, match.length, side="right")) - 1
-    return _logistic((_SINGLE if match.distinct == 1 else _SEVERAL)[place] + odds)
-
-
-def join_lookup(log_probs: torch.Tensor, matches: Sequence[Match], odds: float) -> torch.Tensor:
-    """Return the log of w p + (1 - w P) q for the log-probabilities log q [f, vocab] and each row's match.
-
-    w is `copy_share`, and p are the probabilities of the match's candidates, with the sum P.
-    """
-    left = np.zeros((len(matches), 1), dtype=np.float32)  # the log of 1 - w P
-    rows: list[int] = []
-    tokens: list[int] = []
-    copied: list[float] = []
-    for i, match in enumerate(matches):
-        share = copy_share(match, odds)
-        if share > 0:
-            left[i] = math.log1p(-share * math.fsum(math.exp(value) for _, value in match.candidates))
-            rows += [i] * len(match.candidates)
-            tokens += [token for token, _ in match.candidates]
-            copied += [value + math.log(share) for _, value in match.candidates]
-    if not rows:
-        return log_probs
-    given = (np.array(rows), np.array(tokens), np.array(copied, dtype=np.float32), left)
-    row, token, copy, remaining = to_device(log_probs.device, *given)
-    result = log_probs + remaining
-    # A match has each token once, so that no place is written twice.
-    result[row, token] = torch.logaddexp(result[row, token], copy)
-    return result
-
-
-def learnt_odds(odds: float, match: Match, token: int, log_prob: float) -> float:
-    """The odds after a drawn token: a step up the gradient of the token's joined log-probability.
-
-    `log_prob` is the token's log-probability by the models.
-    """
-    share = copy_share(match, odds)
-    if share == 0:
-        return odds
-    copied = {candidate: math.exp(value) for candidate, value in match.candidates}
-    total, modelled, repeated = sum(copied.values()), math.exp(log_prob), copied.get(token, 0.0)
-    likelihood = share * repeated + (1 - share * total) * modelled
-    if likelihood == 0:
-        return odds
-    return odds + _STEP * share * (1 - share) * (repeated - total * modelled) / likelihood
-
-
 def _over_target(prediction: Prediction, vocab: int) -> torch.Tensor:
     """The logits of all the target's tokens, float32 [f, vocab]."""
     logits = prediction.logits.float()
@@ -114,10 +49,6 @@ def _over_target(prediction: Prediction, vocab: int) -> torch.Tensor:
     full = torch.full((len(logits), vocab), _FLOOR, device=logits.device)
     full[:, prediction.ids] = torch.log_softmax(logits, dim=-1)
     return full
-
-
-def _logistic(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x > -30 else 0.0
 
 
 @dataclass
@@ -181,9 +112,10 @@ class JoinedDrafter:
         first_token: int,
         noise: SamplingParams | None = None,
         prefix: DraftPrefix | None = None,
+        earlier: SuffixIndex | None = None,
     ) -> None:
         for drafter in self._drafters:
-            drafter.open(session, capacity, first_token, noise, prefix)
+            drafter.open(session, capacity, first_token, noise, prefix, earlier)
         self._sessions[session] = _JoinedSession(noise, 0 if prefix is None else prefix.rows)
 
     def keep(self, session: str) -> None:

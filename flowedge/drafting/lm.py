@@ -15,6 +15,7 @@ from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, DraftPrefix, Frontier, GrowRequest
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, rows_of
 from flowedge.drafting.proposal_head import ProposalHead
+from flowedge.drafting.suffix_index import SuffixIndex
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.host.lazy_zeros import lazy_zeros
@@ -159,6 +160,7 @@ class LMDrafter(ModelDrafter[_LMSession]):
         first_token: int,
         noise: SamplingParams | None = None,
         prefix: DraftPrefix | None = None,
+        earlier: SuffixIndex | None = None,  # noqa: ARG002 (for lookup)
     ) -> None:
         source, copied = self._source(prefix, capacity, first_token)
         block, rows = self._block, _cache_rows(capacity)

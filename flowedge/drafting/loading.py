@@ -41,8 +41,8 @@ from flowedge.drafting.heads.head_settings import CONFIG_NAME, Eagle3Wiring, rea
 from flowedge.drafting.heads.mtp_head import load_mtp_head, mtp_bytes
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter, check_can_draft
+from flowedge.drafting.lookup.ngram import NGramDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
-from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.model_source import BUNDLED_PATH, model_directory

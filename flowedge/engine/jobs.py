@@ -17,6 +17,7 @@ from flowedge.core.arrays import IntArray, Payload
 from flowedge.core.errors import FlowEdgeError
 from flowedge.core.sampling import RuledPath, SamplingParams, Walk
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix
+from flowedge.drafting.lookup.answer_store import EndedAnswer
 from flowedge.engine.draw import Draw, DrawnRows
 
 
@@ -49,27 +50,38 @@ class OpenCache:
 
 @dataclass(frozen=True)
 class OpenDraft:
-    """Begin a session of the drafter (see Drafter.open). Result: None."""
+    """Begin a session of the drafter (see Drafter.open). Result: None.
+
+    Attributes:
+        tenant: whose earlier answers may be looked up in.
+    """
 
     session: str
     capacity: int
     first_token: int
     noise: SamplingParams | None = None
     prefix: DraftPrefix | None = None
+    tenant: str = ""
 
 
 @dataclass(frozen=True)
 class KeepDraft:
-    """Have the drafter keep the true rows of a session that has ended (see Drafter.keep). Result: None."""
+    """Have the drafter keep the true rows of a session that has ended (see Drafter.keep). Result: None.
+
+    Attributes:
+        answer: the session's whole answer, which later sessions may look up in.
+    """
 
     session: str
+    answer: EndedAnswer | None = None
 
 
 @dataclass(frozen=True)
 class DropCache:
-    """Free the KV cache, or the drafter's state, of a session. Result: None."""
+    """Free the KV cache, or the drafter's state, of a session. Result: None. `answer` is as in KeepDraft."""
 
     session: str
+    answer: EndedAnswer | None = None
 
 
 @dataclass(eq=False)

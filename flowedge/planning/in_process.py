@@ -11,6 +11,7 @@ import torch
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, VerificationPlace
 from flowedge.drafting.drafter import Drafter
+from flowedge.drafting.lookup.answer_store import AnswerStore
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
 from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
@@ -74,6 +75,7 @@ def virtual_pipeline(
     kept_rows: int = DraftNodeSpec.kept_rows,
     grammars: GrammarCompiler | None = None,
     driver: Callable[..., VirtualPipeline] = VirtualPipeline,
+    answers: AnswerStore | None = None,
 ) -> VirtualPipeline:
     """Return a pipeline of one checkpoint: a draft node, and stages of `split` layers each.
 
@@ -85,6 +87,7 @@ def virtual_pipeline(
         kept_rows: most cache rows of ended sessions that stages keep for later prompts.
         grammars: of the tokenizer; without it no request may have a grammar.
         driver: makes the pipeline of its machines.
+        answers: where ended answers are kept for the drafter; without it they are not.
 
     Raises:
         BadRequestError: when the split does not add up to the model's layers.
@@ -110,7 +113,7 @@ def virtual_pipeline(
     )
     return machine_pipeline(
         spec,
-        HeadExecutor(head, drafter, grammars),
+        HeadExecutor(head, drafter, grammars, answers),
         [(executor.stage_spec(), executor) for executor in executors],
         costs,
         make_text=make_text,

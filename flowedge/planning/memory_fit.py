@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.device.memory import gib, require_memory
 from flowedge.drafting.heads.recall import ROW_VECTORS
-from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.lookup.ngram import NGramDrafter
 from flowedge.models.recurrent.row_states import session_bytes
 from flowedge.planning.drafter_weights import DrafterWeights
 from flowedge.planning.profile.device import DeviceProfile

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import LAST_STAGE
 from flowedge.core.request import Noise, Request, draft_noise
+from flowedge.drafting.lookup.answer_store import OWN_TENANT, AnswerStore
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.jobs import DraftExecutor, StageExecutor
@@ -75,7 +76,13 @@ class VirtualBackend:
             observer = TraceObserver(costs)
             yield (
                 run,
-                *_finish(task, run, self._models.eos, self._pipeline(run, costs, observer), observer.trace),
+                *_finish(
+                    task,
+                    run,
+                    self._models.eos,
+                    self._pipeline(run, costs, observer, task.answers()),
+                    observer.trace,
+                ),
             )
 
     def measure_load(self, task: LoadTask) -> Iterator[tuple[LoadRun, LoadRecord, Trace]]:
@@ -98,7 +105,9 @@ class VirtualBackend:
     def close(self) -> None:
         pass
 
-    def _pipeline(self, run: Run, costs: Costs, observer: TraceObserver) -> VirtualPipeline:
+    def _pipeline(
+        self, run: Run, costs: Costs, observer: TraceObserver, answers: AnswerStore | None = None
+    ) -> VirtualPipeline:
         models, stages = self._models, len(run.emulation.stages)
         layers = models.checkpoint.config.num_hidden_layers
         if stages > layers:
@@ -120,6 +129,7 @@ class VirtualBackend:
             verification=run.emulation.verification,
             express_fault=run.system.express_fault,
             driver=run.driver,
+            answers=answers,
         )
         return _timed(pipeline, costs)
 
@@ -138,12 +148,14 @@ class ReplayBackend:
         models = self._models
         path = self._paths.path(task.prompt, task.sampling, task.max_new_tokens, models.eos)
         drafters: dict[tuple[Noise, DraftShare], PathDrafter] = {}
+        answers = task.answers()
+        earlier = None if answers is None else answers.of(OWN_TENANT)
         try:
             for run in task.runs:
                 kind = (run.noise, DraftShare.of(run.emulation))
                 if kind not in drafters:
                     noise, drafter = draft_noise(task.sampling, run.noise), models.drafter_for(kind[1])
-                    drafters[kind] = PathDrafter(drafter, path, f"replay-{run.noise}", noise)
+                    drafters[kind] = PathDrafter(drafter, path, f"replay-{run.noise}", noise, earlier)
                 costs = run.costs()
                 observer = TraceObserver(costs)
                 replayed = ReplayDraft(path, drafters[kind])

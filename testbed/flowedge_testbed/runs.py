@@ -10,6 +10,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.pipeline_config import VerificationChoice
 from flowedge.core.request import Noise
 from flowedge.core.sampling import SamplingParams
+from flowedge.drafting.lookup.answer_store import AnswerStore, EndedAnswer
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
 from flowedge.planning.virtual_pipeline import VirtualPipeline
@@ -125,12 +126,21 @@ class Run:
 
 @dataclass(frozen=True)
 class Task:
-    """Runs of one prompt, temperature and seed, which share its true path."""
+    """Runs of one prompt, temperature and seed, which share its true path.
+
+    Attributes:
+        earlier: answers in which drafts may be looked up. Each run begins with these, and leaves none.
+    """
 
     prompt: tuple[int, ...]
     sampling: SamplingParams
     max_new_tokens: int
     runs: tuple[Run, ...]
+    earlier: tuple[EndedAnswer, ...] = ()
+
+    def answers(self) -> AnswerStore | None:
+        """Return a store of the earlier answers; None without any."""
+        return AnswerStore.holding(self.earlier) if self.earlier else None
 
 
 @dataclass(frozen=True)

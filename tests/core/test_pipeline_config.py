@@ -19,6 +19,8 @@ from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE, MAX_PATH, Pipe
         ({"draft_vocabulary": "-3"}, "draft_vocabulary: '-3' is no number"),
         ({"draft_vocabulary": True}, "draft_vocabulary: true is no number"),
         ({"drafter": ("a", "a")}, "the drafter a is not joined with itself"),
+        ({"answer_store": -1}, "answer_store is -1"),
+        ({"answer_store": 9, "drafter": "bundled"}, "^answer_store .* the drafter is bundled; name ngram"),
         ({"split": (3, 0)}, "split: the split 3,0 leaves a stage without a layer"),
         ({"model": ""}, "model is ''"),
         ({"tokenizer": "x" * (MAX_PATH + 1)}, "at most 1024 characters"),
@@ -60,6 +62,7 @@ def test_what_is_no_settings_is_refused(text: str) -> None:
         ({"quant": "int8"}, False),
         ({"model": "other"}, False),
         ({"drafter": "ngram"}, False),
+        ({"answer_store": 9}, False),
         ({"tokenizer": "other"}, False),
     ],
 )

@@ -19,7 +19,7 @@ from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
-from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.lookup.ngram import NGramDrafter
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint

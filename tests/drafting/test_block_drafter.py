@@ -24,8 +24,8 @@ from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.drafting.lookup.ngram import NGramDrafter
 from flowedge.drafting.model_drafter import TrueSpan
-from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.lm_head import LMHead

@@ -14,9 +14,12 @@ import torch
 from flowedge.core.gumbel_noise import gumbel_noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import Frontier
-from flowedge.drafting.joined import JoinedDrafter, copy_share, first_odds, learnt_odds
+from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
-from flowedge.drafting.ngram import NGramDrafter, NGramIndex, find_match
+from flowedge.drafting.lookup.matches import find_match
+from flowedge.drafting.lookup.mixing import copy_share, first_odds, learnt_odds
+from flowedge.drafting.lookup.ngram import NGramDrafter
+from flowedge.drafting.suffix_index import SuffixIndex
 from tests.drafting.made_drafters import VOCAB, small
 from tests.drafting.trees import extend, grow, grow_and_check, predict
 
@@ -46,19 +49,24 @@ def after(model: LMDrafter, text: list[int]) -> np.ndarray:
     return np.asarray(torch.log_softmax(found.logits[0], dim=-1))
 
 
-def index_of(tokens: Sequence[int]) -> NGramIndex:
-    index = NGramIndex(4, 1)
-    for token in tokens:
-        index.append(token)
+def index_of(tokens: Sequence[int]) -> SuffixIndex:
+    index = SuffixIndex()
+    index.extend(tokens)
     return index
 
 
-def mixture(texts: list[LMDrafter], known: list[int], path: list[int], odds: float) -> np.ndarray:
+def mixture(
+    texts: list[LMDrafter],
+    known: list[int],
+    path: list[int],
+    odds: float,
+    earlier: SuffixIndex | None = None,
+) -> np.ndarray:
     """The definition: w of what followed in `known`, and the rest of the models' weighted geometric mean."""
     weights = (1.0,) if len(texts) == 1 else (0.6, 0.4)
     pooled = sum(weight * after(model, [*known, *path]) for weight, model in zip(weights, texts, strict=True))
     shares = np.exp(pooled) / np.exp(pooled).sum()
-    match = find_match(index_of(known), tuple([*known, *path][-12:]), 12)
+    match = find_match(index_of(known), tuple([*known, *path][-12:]), 1, 12, earlier)
     copied = np.zeros(VOCAB)
     for token, log_prob in match.candidates:
         copied[token] = math.exp(log_prob)
@@ -67,13 +75,15 @@ def mixture(texts: list[LMDrafter], known: list[int], path: list[int], odds: flo
     return mixed
 
 
-def learnt(models: list[LMDrafter], text: list[int], noise: SamplingParams | None) -> float:
+def learnt(
+    models: list[LMDrafter], text: list[int], noise: SamplingParams | None, earlier: SuffixIndex | None
+) -> float:
     """The odds that the tokens after the prompt's have taught."""
     odds = first_odds(noise)
     for place in range(PROMPT, len(text)):
         known = text[:place]
         without = mixture(models, known, [], -1e3)
-        match = find_match(index_of(known), tuple(known[-12:]), 12)
+        match = find_match(index_of(known), tuple(known[-12:]), 1, 12, earlier)
         odds = learnt_odds(odds, match, text[place], float(without[text[place]]))
     return odds
 
@@ -82,18 +92,19 @@ def learnt(models: list[LMDrafter], text: list[int], noise: SamplingParams | Non
 def test_children_are_the_best_of_the_mixture(
     models: Callable[[], LMDrafter], others: Callable[[], LMDrafter], count: int
 ) -> None:
-    """Below every node of trees, with noise and without, before and after something is learnt."""
+    """Below every node of trees, with noise, earlier answers or neither, before and after learning."""
     rng = np.random.default_rng(2)
     text = rng.integers(0, 4, PROMPT + 9).tolist()
     alone = [models(), others()][:count]
-    for noise in (None, SAMPLING):
+    stored = index_of(rng.integers(0, 4, 30).tolist())
+    for noise, earlier in ((None, None), (SAMPLING, None), (None, stored)):
         drafter = JoinedDrafter([models(), others()][:count], NGramDrafter(), VOCAB)
-        drafter.open("s", 40, text[0], noise)
+        drafter.open("s", 40, text[0], noise, None, earlier)
         extend(drafter, "s", None, np.array(text[1:PROMPT]))
         assert not drafter.needs_features
         for growth, stop in enumerate((PROMPT, PROMPT + 3, len(text)), start=1):
             known = text[:stop]
-            odds = learnt(alone, known, noise)
+            odds = learnt(alone, known, noise, earlier)
             assert (odds != first_odds(noise)) == (stop > PROMPT)
 
             def check(
@@ -103,8 +114,9 @@ def test_children_are_the_best_of_the_mixture(
                 known: list[int] = known,
                 odds: float = odds,
                 noise: SamplingParams | None = noise,
+                earlier: SuffixIndex | None = earlier,
             ) -> None:
-                expected = mixture(alone, known, path, odds)
+                expected = mixture(alone, known, path, odds, earlier)
                 if noise is not None:
                     drawn = gumbel_noise(noise.seed, len(known) + len(path), VOCAB)
                     expected = (expected + noise.temperature * drawn) / 0.8
@@ -143,10 +155,10 @@ def test_sessions_go_back_in_all(models: Callable[[], LMDrafter]) -> None:
 
 def test_lookup_counts_for_more_the_more_it_is_right() -> None:
     index = index_of((1, 2, 3, 4, 5, 6, 1, 2))
-    match = find_match(index, (6, 1, 2), 12)
+    match = find_match(index, (6, 1, 2), 1, 12)
     assert (match.length, match.distinct) == (2, 1)
     right = learnt_odds(0.0, match, 3, math.log(0.2))
     wrong = learnt_odds(0.0, match, 7, math.log(0.2))
     assert copy_share(match, wrong) < copy_share(match, 0.0) < copy_share(match, right) < 1
-    nothing = find_match(index, (9,), 12)
+    nothing = find_match(index, (9,), 1, 12)
     assert copy_share(nothing, 5.0) == 0 and learnt_odds(0.5, nothing, 3, -1.0) == 0.5

@@ -18,7 +18,7 @@ from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.loading import TargetModel, drafter_kinds, load_drafter
-from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.lookup.ngram import NGramDrafter
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
 from flowedge.models.lm_head import LMHead

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -10,44 +11,60 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowedge.core.errors import BadRequestError, CapacityError
-from flowedge.drafting.drafter import Frontier
-from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.drafter import DraftPrefix, Frontier
+from flowedge.drafting.lookup.answer_store import AnswerStore, EndedAnswer
+from flowedge.drafting.lookup.matches import EARLIER_N
+from flowedge.drafting.lookup.ngram import NGramDrafter
 from tests.drafting.trees import children, extend, grow, grow_and_check
 
 TEXT = st.lists(st.integers(0, 3), min_size=2, max_size=40)
 
 
-def brute_force(text: list[int], path: list[int], max_n: int, min_n: int) -> list[tuple[int, float]]:
-    """Witten and Bell's estimate of each token after text + path, by looking at every place of the text."""
+def brute_force(
+    text: list[int], path: list[int], max_n: int, min_n: int, earlier: list[list[int]]
+) -> list[tuple[int, float]]:
+    """Witten and Bell's estimate of each token after text + path, by looking at every place of the texts."""
     suffix = [*text, *path]
+    texts = [*earlier, text]
     estimates: dict[int, float] = {}
-    best_place: dict[int, tuple[int, int]] = {}
+    best_place: dict[int, tuple[int, int]] = {}  # the text and the place
     for n in range(min_n, max_n + 1):
         if n > len(suffix):
             break
-        places = [i for i in range(n, len(text)) if text[i - n : i] == suffix[-n:]]
+        places = [
+            (number, i)
+            for number, each in enumerate(texts)
+            for i in range(n, len(each))
+            if each[i - n : i] == suffix[-n:] and (each is text or n >= EARLIER_N)
+        ]
         if not places:
-            break
-        following = [text[i] for i in places]
+            continue
+        following = [texts[number][i] for number, i in places]
         distinct, total = len(set(following)), len(following)
         estimates = {
             token: (following.count(token) + distinct * estimates.get(token, 0.0)) / (total + distinct)
             for token in {*following, *estimates}
         }
-        for place in places:
-            best_place[text[place]] = (n, place)
-    ranked = sorted(estimates, key=lambda t: (-estimates[t], -best_place[t][1]))
+        best_place.update(zip(following, places, strict=True))
+    ranked = sorted(sorted(estimates, key=best_place.__getitem__, reverse=True), key=lambda t: -estimates[t])
     return [(token, math.log(estimates[token])) for token in ranked]
 
 
-def begin(drafter: NGramDrafter, text: list[int]) -> None:
-    drafter.open("s", 100, text[0])
+def begin(drafter: NGramDrafter, text: list[int], earlier: list[list[int]] | None = None) -> None:
+    store = AnswerStore.holding([EndedAnswer("", tuple(each)) for each in earlier or ()])
+    drafter.open("s", 100, text[0], earlier=store.of(""))
     extend(drafter, "s", None, np.array(text[1:], dtype=np.int64))
 
 
-def check_growth(drafter: NGramDrafter, text: list[int], growth: int, sizes: tuple[int, int]) -> None:
+def check_growth(
+    drafter: NGramDrafter,
+    text: list[int],
+    growth: int,
+    sizes: tuple[int, int],
+    earlier: list[list[int]] | None = None,
+) -> None:
     def check(path: list[int], tokens: np.ndarray, log_probs: np.ndarray) -> None:
-        wanted = brute_force(text, path, *sizes)[:3]
+        wanted = brute_force(text, path, *sizes, earlier or [])[:3]
         assert [token for token, _ in wanted] == tokens.tolist()
         np.testing.assert_allclose([value for _, value in wanted], log_probs)
 
@@ -71,6 +88,34 @@ def test_going_back_leaves_no_trace(text: list[int], after: list[int], data: st.
     drafter.rewind("s", rows)
     extend(drafter, "s", None, np.array(after))
     check_growth(drafter, [*text[: rows + 1], *after], 1, (3, 1))
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXT, st.lists(TEXT, max_size=3), st.integers(1, 4), st.integers(0, 10_000))
+def test_earlier_answers_are_searched_as_well(
+    text: list[int], earlier: list[list[int]], max_n: int, growth: int
+) -> None:
+    drafter = NGramDrafter(max_n)
+    begin(drafter, text, earlier)
+    check_growth(drafter, text, growth, (max_n, 1), earlier)
+
+
+def test_the_own_text_is_later_than_earlier_answers() -> None:
+    drafter = NGramDrafter()
+    begin(drafter, [1, 2, 3, 1, 2], [[1, 2, 4]])
+    assert grow(drafter, "s", 1, Frontier([0], [-1], [2]), 3).tokens.tolist() == [[3, 4]]
+
+
+def test_a_kept_session_holds_no_earlier_answers() -> None:
+    store = AnswerStore.holding([EndedAnswer("", (1, 2, 4))])
+    drafter, held = NGramDrafter(), store.of("")
+    assert held is not None
+    before = sys.getrefcount(held)
+    drafter.open("s", 100, 1, earlier=held)
+    assert sys.getrefcount(held) == before + 1
+    drafter.keep("s")
+    assert sys.getrefcount(held) == before
+    drafter.open("t", 100, 1, prefix=DraftPrefix("s", 0))
 
 
 def test_what_was_never_seen_has_no_children() -> None:
@@ -107,8 +152,9 @@ def test_of_equals_the_latest_comes_first() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(BadRequestError, match="3 to 2"):
-        NGramDrafter(2, 3)
+    for sizes in ((2, 3), (13, 1)):
+        with pytest.raises(BadRequestError, match=f"{sizes[1]} to {sizes[0]}"):
+            NGramDrafter(*sizes)
     drafter = NGramDrafter()
     drafter.open("s", 2, 1)
     extend(drafter, "s", None, np.array([1, 1]))

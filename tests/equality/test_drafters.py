@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from flowedge.drafting.heads.eagle_head import EagleHead
 from flowedge.drafting.heads.head_drafter import HeadDrafter
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
+from flowedge.drafting.lookup.answer_store import AnswerStore
+from flowedge.drafting.lookup.ngram import NGramDrafter
 from flowedge.drafting.model_drafter import ModelDrafter
-from flowedge.drafting.ngram import NGramDrafter
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.drafting.token_counts import CountsFile, TokenCounts
 from flowedge.models.block import LayerBlock
@@ -127,7 +129,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def generate(
-    models: Models, drafter: Drafter, strategy: str, prompt: tuple[int, ...], sampling: SamplingParams
+    models: Models,
+    drafter: Drafter,
+    strategy: str,
+    prompt: tuple[int, ...],
+    sampling: SamplingParams,
+    answers: AnswerStore | None = None,
 ) -> tuple[list[int], Finished]:
     pipeline = virtual_pipeline(
         models.checkpoint,
@@ -138,6 +145,7 @@ def generate(
         make_text=NoText,
         prefill_rows=8,
         blocks=models.blocks,
+        answers=answers,
     )
     request = Request("s", prompt, sampling, TOKENS, strategy=strategy)
     outputs = pipeline.generate(request)
@@ -155,6 +163,26 @@ def test_every_strategy_with_every_drafter(models: Models, strategy: str, kind: 
         if kind.startswith("itself") and sampling.temperature == 0:
             rounds = end.counters.accepted_per_round
             assert sum(rounds) > 2 * len(rounds), "a drafter that is the target is right in all it proposes"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind"), dealt_thinly(DRAFTING, ["ngram", "eagle+recall+ngram", "lm+eagle+ngram"])
+)
+def test_the_same_question_again_with_earlier_answers(models: Models, strategy: str, kind: str) -> None:
+    for sampling, expected in zip(SAMPLINGS, models.expected, strict=True):
+        histories = []
+        for _ in range(2):
+            store, drafter = AnswerStore(1000), DRAFTERS[kind](models)
+            ends = []
+            for _ in range(2):
+                tokens, end = generate(models, drafter, strategy, PROMPT, sampling, store)
+                assert tokens == expected
+                ends.append(end.counters)
+            histories.append(ends)
+        assert histories[0] == histories[1], "the same requests draft the same"
+        first, again = histories[0]
+        if kind == "ngram" and sampling.temperature == 0 and again.accepted_per_round:
+            assert mean(again.accepted_per_round) > mean(first.accepted_per_round)
 
 
 LEARNING: dict[str, Callable[[Models], ModelDrafter[Any]]] = {
@@ -189,7 +217,7 @@ def test_a_vocabulary_that_is_learned_between_requests(
 @pytest.mark.parametrize("strategy", dealt(DRAFTING, ("auto", "naive_pp").__contains__))
 def test_a_drafter_with_nothing_to_say_leaves_plain_decoding(models: Models, strategy: str) -> None:
     """A prompt of one token, and matches so long that there are none."""
-    drafter = NGramDrafter(max_n=40, min_n=40)
+    drafter = NGramDrafter(max_n=12, min_n=12)
     expected = models.reference.generate((7,), SAMPLINGS[0], TOKENS, frozenset()).token_ids
     tokens, end = generate(models, drafter, strategy, (7,), SAMPLINGS[0])
     assert tokens == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,9 @@ PROMPT = "Tell me a short story about a fox who could not sleep."
 NEW_TOKENS = 24
 
 
-def generate(address: str, strategy: str, sampling: SamplingParams, prompt: str = PROMPT) -> Generation:
+def generate(
+    address: str, strategy: str, sampling: SamplingParams, prompt: str = PROMPT, **options: Any
+) -> Generation:
     with Client(address, timeout_s=120) as client:
         return client.generate(
             prompt,
@@ -36,6 +39,7 @@ def generate(address: str, strategy: str, sampling: SamplingParams, prompt: str 
             top_k=sampling.top_k,
             seed=sampling.seed,
             max_new_tokens=NEW_TOKENS,
+            **options,
         ).result()
 
 
@@ -96,16 +100,22 @@ def test_quantised(idle_agents: list[AgentProcess], quant: str) -> None:
     assert judgement.passed, judgement
 
 
-def assembled(agents: Sequence[AgentProcess], quant: str = "none", verification: str = "auto") -> str:
+@pytest.mark.slow
+def test_earlier_answers_of_a_tenant_and_of_no_other(idle_agents: list[AgentProcess]) -> None:
+    address = assembled(idle_agents[:3], drafter=("ngram",), answer_store=2000)
+    segments = []
+    for tenant in ("anna", "anna", "bert", ""):
+        generation = generate(address, "naive_pp", SAMPLINGS["T0"], tenant=tenant)
+        assert_equal(generation, SAMPLINGS["T0"], reference("none"))
+        segments.append(len(generation.statistics["counters"]["accepted_per_segment"]))
+    first, again, *others = segments
+    assert again < first
+    assert others == [first, first]
+
+
+def assembled(agents: Sequence[AgentProcess], quant: str = "none", **settings: Any) -> str:
     addresses = [agent.address for agent in agents]
-    stages = tuple(addresses[1:])
-    spec = PipelineSpec(
-        draft_node=addresses[0],
-        stages=stages,
-        drafter=("bundled",),
-        quant=quant,
-        dtype="float32",
-        verification=verification,
-    )
+    chosen = {"drafter": ("bundled",), "quant": quant, "dtype": "float32"} | settings
+    spec = PipelineSpec(draft_node=addresses[0], stages=tuple(addresses[1:]), **chosen)
     assemble(spec, lambda *_: None)
     return addresses[0]

@@ -14,6 +14,7 @@ from transformers import LlamaForCausalLM
 from flowedge.core.request import Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import DraftLayer, DraftPrefix, GrowRequest
+from flowedge.drafting.suffix_index import SuffixIndex
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.lm_head import LMHead
@@ -46,6 +47,7 @@ class RandomDrafter:
         first_token: int,
         noise: SamplingParams | None = None,
         prefix: DraftPrefix | None = None,
+        earlier: SuffixIndex | None = None,
     ) -> None:
         pass
 

@@ -28,14 +28,15 @@ def slow(
     *,
     together: bool = False,
     first_s: float = 1.0,
+    layer_s: float = 1e-6,
     **changes: float,
 ) -> Script:
     """A pipeline with trips of a second a stage, for any number of rows, and a quick drafter.
 
-    first_s: what the first stage takes.
+    first_s: what the first stage takes; layer_s: a layer.
     """
     strategy = auto(measured, **changes)
-    times_of(strategy).observe_layer(layer_of(1e-6), of_root=True)
+    times_of(strategy).observe_layer(layer_of(layer_s), of_root=True)
     stage_times = StageTime(1, first_s), *trip_of(1, stages - 1).stage_times
     trips = (PipelineTrip(1, first_s + stages - 1, stage_times),)
     return Script(strategy, granted=9, stages=stages, trips=trips, together=together)

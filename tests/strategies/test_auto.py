@@ -78,11 +78,13 @@ def test_nothing_is_sent_that_would_wait_in_front_of_a_slow_stage_behind_a_quick
     assert len(script.sends) == 2
 
 
-def test_no_forward_is_begun_that_would_hold_up_the_next_return_for_more_than_it_adds():
-    for seconds, begun in ((1.0, True), (20.0, False)):
-        script = slow(1)
-        script.layer(*FIRST, seconds)
-        assert (script.grow is not None) is begun
+@pytest.mark.parametrize(("now", "begun"), [(0.0, True), (0.8, True), (0.95, False)])
+def test_no_forward_is_begun_that_would_hold_up_the_next_return_for_more_than_it_adds(now: float, begun: bool):
+    script = slow(1, layer_s=0.9)
+    assert len(script.sends) == 1, "the root, which returns after a second"
+    script.now = now
+    script.layer(*FIRST, 0.9)
+    assert (script.grow is not None) is begun, "it adds 0.72 tokens, and one comes out in a second"
 
 
 def test_every_row_goes_alone_where_that_is_much_quicker():

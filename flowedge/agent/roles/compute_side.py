@@ -40,6 +40,7 @@ from flowedge.device.state_dir import state_dir
 from flowedge.drafting.choice import NGRAM
 from flowedge.drafting.drafter_format import DrafterFormat
 from flowedge.drafting.loading import drafter_taps
+from flowedge.drafting.lookup.answer_store import store_bytes
 from flowedge.engine.executors.block_executor import BlockExecutor
 from flowedge.engine.executors.draft_models import DraftModels, required_memory
 from flowedge.engine.executors.out_of_memory import within_memory
@@ -220,7 +221,13 @@ class ComputeSide:
         dtype = route_dtype(config.dtype, {self._device: own.dtypes, **fast_dtypes(devices, request.stages)})
         computing = [own.device, *(devices[address].compute.device for address in request.stages)]
         exact = ON if plans_exact(config, computing) else OFF
-        of_draft_node = {"drafter": None, "tokenizer": "", "split": (), "verification": DRAFT_NODE}
+        of_draft_node = {
+            "drafter": None,
+            "answer_store": 0,
+            "tokenizer": "",
+            "split": (),
+            "verification": DRAFT_NODE,
+        }
         held = config.changed(dtype=dtype, exact=exact, **of_draft_node)
         ranges = layer_ranges(split_of(config, len(request.stages), target, dtype))
         slices = [LayerSlice(held, start, stop, taps) for start, stop in ranges]
@@ -280,7 +287,7 @@ class ComputeSide:
             admit(
                 title,
                 self._device,
-                weights=weights,
+                weights=weights + store_bytes(config.answer_store),
                 row_bytes=row_bytes,
                 max_rows=max_positions(checkpoint.config),
                 settings=self._config.memory,
@@ -302,6 +309,7 @@ class ComputeSide:
                 state=state_dir(),
                 quant=quant,
                 quant_cache=self._quant_cache(),
+                answer_tokens=config.answer_store,
             ),
             lambda: None,
         )

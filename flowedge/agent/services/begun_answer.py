@@ -43,8 +43,12 @@ class BegunAnswer:
     answers_as: str = ""
 
 
-def read_request(message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits) -> BegunAnswer:
+def read_request(
+    message: pb.GenerateRequest, models: DraftModels, limits: AgentLimits, caller: str
+) -> BegunAnswer:
     """Return the answer that a message asks for, with the prompt as tokens and with a seed.
+
+    caller: who sends the message; tenants of different callers are different.
 
     Raises:
         BadRequestError: when the message makes no sense.
@@ -83,6 +87,7 @@ def read_request(message: pb.GenerateRequest, models: DraftModels, limits: Agent
         scores_prompt=scores_prompt and not message.answered,
         reuses_prefix=not scores_prompt,
         answered=_answered(message, options, models.vocab_size),
+        tenant=f"{caller} {options.tenant}",
     )
     outgoing = OutgoingAnswer(prompt.parser(), models.token_bytes)
     said = prompt_preparation.answered_text(request, models)

@@ -117,7 +117,7 @@ class GenerationService(rpc.GenerationServicer):
         Raises what `read_request` and PromptEncoder.run raise.
         """
         config = self._agent.config
-        encode = partial(read_request, message, models, config.limits)
+        encode = partial(read_request, message, models, config.limits, caller)
         encoding = asyncio.ensure_future(self._encoder.run(caller, encode, message.ByteSize()))
         try:
             while not (await asyncio.wait({encoding}, timeout=config.deadlines.keep_alive_s))[0]:

@@ -28,6 +28,7 @@ from flowedge.strategies.choice import WITH_MIDDLE_MODELS, checked_strategy
 
 # Options of requests that have none here: what they do is for programs.
 OF_PROGRAMS = (
+    "tenant",
     "strategy_options",
     "ignore_eos",
     "presence_penalty",

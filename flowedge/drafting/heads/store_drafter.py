@@ -20,6 +20,7 @@ from flowedge.drafting.heads.head_rows import TrueRows
 from flowedge.drafting.heads.head_store import HeadSizes, HeadStore
 from flowedge.drafting.model_drafter import ModelDrafter, ModelSession
 from flowedge.drafting.proposal_head import ProposalHead
+from flowedge.drafting.suffix_index import SuffixIndex
 from flowedge.models.host.copies import to_device, to_host
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import module_bytes
@@ -132,6 +133,7 @@ class StoreDrafter(ModelDrafter[S]):
         first_token: int,
         noise: SamplingParams | None = None,
         prefix: DraftPrefix | None = None,
+        earlier: SuffixIndex | None = None,  # noqa: ARG002 (for lookup)
     ) -> None:
         source, copied = self._source(prefix, capacity, first_token)
         store = self._new_store(capacity + self._draft_rows)

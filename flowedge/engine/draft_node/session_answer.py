@@ -12,6 +12,7 @@ import numpy as np
 from flowedge.core.messages import Segment
 from flowedge.core.request import Request, Tokens
 from flowedge.core.sampling import RuledPath, TokenLikelihood
+from flowedge.drafting.lookup.answer_store import EndedAnswer
 from flowedge.engine.jobs import Verify
 
 
@@ -104,7 +105,7 @@ class SessionAnswer:
 
     Attributes:
         finish_reason: why the answer has ended; None before its end.
-        length: tokens so far.
+        tokens: so far.
     """
 
     def __init__(self, request: Request, text: TextStream) -> None:
@@ -112,7 +113,7 @@ class SessionAnswer:
         self._request = request
         self._output = OutputText(request, text)
         self.finish_reason = self._output.push(request.answered).reason
-        self.length = len(request.answered)
+        self.tokens = [*request.answered]
         self._drawn: list[int] = [] if request.rules is None else [*request.answered]
         self._likelihoods: list[TokenLikelihood] = []  # of the tokens that are not put out yet
         self._of_prompt: list[TokenLikelihood] = []  # until the first token is put out
@@ -126,6 +127,19 @@ class SessionAnswer:
         if self._request.rules is not None:
             self._drawn += tokens
             self._likelihoods += likelihoods
+
+    @property
+    def length(self) -> int:
+        """The number of tokens so far."""
+        return len(self.tokens)
+
+    @property
+    def ended(self) -> EndedAnswer | None:
+        """The whole answer, for the drafts of its tenant's later requests; None before its end."""
+        request = self._request
+        if self.finish_reason is None or request.rows_only:
+            return None
+        return EndedAnswer.of(request.tenant, request.prompt, self.tokens)
 
     @property
     def path(self) -> RuledPath | None:
@@ -144,7 +158,7 @@ class SessionAnswer:
         """Return the output of tokens that were drawn, up to the end of the answer."""
         accepted = self._output.push(tokens)
         self.finish_reason = accepted.reason
-        self.length += len(accepted.tokens)
+        self.tokens += accepted.tokens
         likelihoods = tuple(islice(self._likelihoods, len(accepted.tokens)))
         del self._likelihoods[: len(likelihoods)]
         of_prompt, self._of_prompt = tuple(self._of_prompt), []

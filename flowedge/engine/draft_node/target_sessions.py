@@ -184,6 +184,7 @@ class TargetSessions:
         self._prefill.leave(name)
         self._begun_again.discard(name)
         request = session.request
+        answer = session.answer.ended
         keep = keep and session.prefilled and request.reuses_prefix and self._retained.fits(held_rows)
         extension = None
         if keep:
@@ -199,7 +200,7 @@ class TargetSessions:
         in_drafter = keep and session.draft_rows > 0
         if (session.strategy.needs_drafter or request.rules is not None) and not waited:
             self._jobs += [] if extension is None else [DraftBatch([extension])]
-            self._jobs.append(KeepDraft(name) if in_drafter else DropCache(name))
+            self._jobs.append(KeepDraft(name, answer) if in_drafter else DropCache(name, answer))
         if keep:
             known = PrefixSource(name, cached_tokens(session), session.draft_rows, len(request.given))
             self.forget(self._retained.add(RetainedSession(known, held_rows, in_drafter)))
@@ -238,6 +239,7 @@ class TargetSessions:
                     request.prompt[0],
                     request.draft_noise,
                     session.draft_prefix,
+                    request.tenant,
                 )
             )
         self._outbox.put(session.opening(TARGET))

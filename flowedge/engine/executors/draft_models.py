@@ -18,6 +18,7 @@ from flowedge.drafting.drafter_format import DEFAULT_FORMAT, DrafterFormat
 from flowedge.drafting.drafter_memory import drafter_memory
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.loading import TargetModel, load_drafter
+from flowedge.drafting.lookup.answer_store import AnswerStore
 from flowedge.drafting.model_drafter import ModelDrafter
 from flowedge.drafting.token_counts import CountsFile
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
@@ -85,6 +86,7 @@ class DraftModels:
         state: Path | None = None,
         quant: str | None = None,
         quant_cache: QuantCache | None = None,
+        answer_tokens: int = 0,
     ) -> DraftModels:
         """Load tokenizer, head and drafters; `device` computes and holds all weights and caches.
 
@@ -95,6 +97,7 @@ class DraftModels:
             state: directory where counts of the drawn tokens are kept, by which the tokens to propose are
                 chosen; without it all tokens are proposed.
             quant: of the target's layers, which its LM head follows (see load_table).
+            answer_tokens: of ended answers that are kept for lookup; 0 keeps none.
 
         Raises:
             BadRequestError: when the drafter or the dtype does not exist, or does not fit the model.
@@ -123,7 +126,9 @@ class DraftModels:
             config=checkpoint.config,
             tokenizer=tokenizer,
             eos=eos,
-            executor=HeadExecutor(head, loaded, grammars),
+            executor=HeadExecutor(
+                head, loaded, grammars, AnswerStore(answer_tokens) if answer_tokens else None
+            ),
             dtype=payload_dtype(dtype),
             weight_bytes=head.weight_bytes + (loaded.weight_bytes if loaded is not None else 0),
             drafter_name=drafter_label(drafters),

@@ -9,6 +9,7 @@ import numpy as np
 
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, PrefixLostError, ProtocolError
 from flowedge.drafting.drafter import Drafter, DraftLayer, Frontier, GrowRequest
+from flowedge.drafting.lookup.answer_store import AnswerStore, EndedAnswer
 from flowedge.engine.executors.answer_rules import AnswerRules
 from flowedge.engine.executors.one_by_one import run_one_by_one
 from flowedge.engine.executors.out_of_memory import within_memory
@@ -40,11 +41,21 @@ class HeadExecutor:
     """A DraftExecutor: the LM head, the sampler, and the drafter where there is one."""
 
     def __init__(
-        self, head: LMHead, drafter: Drafter | None, grammars: GrammarCompiler | None = None
+        self,
+        head: LMHead,
+        drafter: Drafter | None,
+        grammars: GrammarCompiler | None = None,
+        answers: AnswerStore | None = None,
     ) -> None:
-        """grammars: of the model's tokenizer; without it no request may have a grammar."""
+        """Compute with a head and a drafter.
+
+        Args:
+            grammars: of the model's tokenizer; without it no request may have a grammar.
+            answers: where ended answers are kept for the drafter; without it they are not.
+        """
         self.head = head
         self.drafter = drafter
+        self._answers = answers
         self._sessions: set[str] = set()  # that the drafter may hold
         self._rules = AnswerRules(grammars)
         self._ruled = RuledDrafts(grammars, head.vocab_size)
@@ -113,11 +124,18 @@ class HeadExecutor:
                 self._drop_rules(job.session)
                 if self.drafter is not None:
                     self.drafter.keep(job.session)
+                self._ended(job.answer)
             case DropCache():
                 self._sessions.discard(job.session)
                 self._drop_rules(job.session)
                 if self.drafter is not None:
                     self.drafter.close(job.session)
+                self._ended(job.answer)
+
+    def _ended(self, answer: EndedAnswer | None) -> None:
+        """Keep an answer that has ended, if answers are kept."""
+        if self._answers is not None and answer is not None:
+            self._answers.add(answer)
 
     def _open(self, job: OpenDraft) -> None:
         """Begin a session of the drafter, if there is one.
@@ -131,8 +149,9 @@ class HeadExecutor:
             return
         if job.prefix is not None:
             self._extend_by_waiting(job.prefix.session)
+        earlier = None if self._answers is None else self._answers.of(job.tenant)
         try:
-            self.drafter.open(job.session, job.capacity, job.first_token, job.noise, job.prefix)
+            self.drafter.open(job.session, job.capacity, job.first_token, job.noise, job.prefix, earlier)
         except ValueError as error:
             if job.prefix is None:
                 raise

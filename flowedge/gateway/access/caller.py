@@ -20,6 +20,7 @@ class ApiCaller:
     Attributes:
         name: of the key; "" where none is needed.
         priority: of its requests at the draft node.
+        tenant: whose answers the key's drafts are looked up in: those of this key.
     """
 
     def __init__(
@@ -28,9 +29,10 @@ class ApiCaller:
         priority: Priority = DEFAULT_PRIORITY,
         limits: KeyLimits | None = None,
         usage: KeyUsage | None = None,
+        tenant: str = "",
     ) -> None:
         """usage: what the key has used so far, shared by its requests; a new count if None."""
-        self.name, self.priority = name, priority
+        self.name, self.priority, self.tenant = name, priority, tenant
         self.limits = limits or KeyLimits()
         self._usage = usage or KeyUsage()
 

@@ -67,7 +67,7 @@ class Gatekeeper:
         if key is None:
             return _unauthorised("the API key is not known here", "invalid_api_key")
         usage = self._usage.setdefault(key.digest, KeyUsage())
-        return ApiCaller(key.name, key.priority, key.limits, usage)
+        return ApiCaller(key.name, key.priority, key.limits, usage, key.digest)
 
     def _look(self) -> None:
         """Read the file again if it has changed; the keys so far stay if it cannot be read."""

@@ -129,7 +129,8 @@ def choice_options(
     """
     unlimited = {"max_new_tokens": MAX_TOKENS, "fit_context": True}  # up to the end of the context
     limit = {} if "max_new_tokens" in arguments else unlimited
-    base = GenerateOptions().changed(**{**limit, **arguments, "priority": caller.priority})
+    own = {"priority": caller.priority, "tenant": caller.tenant}
+    base = GenerateOptions().changed(**limit | arguments | own)
     if seed is None:
         return [base] * choices
     return [replace(base, seed=(seed + choice) % (MAX_SEED + 1)) for choice in range(choices)]

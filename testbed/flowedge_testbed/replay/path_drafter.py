@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from flowedge.core.request import Request
 from flowedge.core.sampling import SamplingParams
 from flowedge.drafting.drafter import ROOT, Drafter, DraftLayer, Frontier, GrowRequest
+from flowedge.drafting.suffix_index import SuffixIndex
 from flowedge.engine.jobs import GrowDraft
 from flowedge_testbed.emulation.draft_share import DraftShare
 from flowedge_testbed.true_paths.true_path import PathSource, TruePath
@@ -36,8 +37,14 @@ class PathDrafter:
     """
 
     def __init__(
-        self, drafter: Drafter, path: TruePath, name: str, noise: SamplingParams | None = None
+        self,
+        drafter: Drafter,
+        path: TruePath,
+        name: str,
+        noise: SamplingParams | None = None,
+        earlier: SuffixIndex | None = None,
     ) -> None:
+        """Open a session of the drafter; `noise` and `earlier` as in Drafter.open."""
         self._drafter = drafter
         self._path = path
         self._name = name
@@ -47,7 +54,7 @@ class PathDrafter:
         self._growth = 0
         self._paths: dict[tuple[int, int, int], int] = {}
         self._layers: dict[tuple[int, int, tuple[int, ...]], DraftLayer] = {}
-        drafter.open(name, len(path.tokens), int(path.tokens[0]), noise)
+        drafter.open(name, len(path.tokens), int(path.tokens[0]), noise, None, earlier)
 
     def close(self) -> None:
         """Free the drafter's cache of this path."""

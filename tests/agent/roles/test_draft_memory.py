@@ -13,7 +13,7 @@ from flowedge.agent.roles.draft_node_role import DraftNodeRole
 from flowedge.core.pipeline_config import PipelineConfig
 from flowedge.device.compute import find_compute
 from flowedge.device.memory import AvailableMemory, MemorySettings
-from flowedge.drafting.ngram import NGramDrafter
+from flowedge.drafting.lookup.ngram import NGramDrafter
 from flowedge.engine.draft_node.cache_budget import UNLIMITED_ROWS
 from flowedge.v1 import agent_pb2 as pb
 from tests.support.seams import give_ready_stages

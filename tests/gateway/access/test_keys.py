@@ -13,7 +13,7 @@ from flowedge.core.errors import AccessError, BadRequestError
 from flowedge.gateway.access import gatekeeper
 from flowedge.gateway.access.caller import ApiCaller
 from flowedge.gateway.access.gatekeeper import Gatekeeper
-from flowedge.gateway.access.keys import KeyFile, KeyLimits, find_key
+from flowedge.gateway.access.keys import KeyFile, KeyLimits, digest_of, find_key
 from flowedge.gateway.errors import ApiError
 
 
@@ -93,6 +93,7 @@ def test_both_headers_are_taken_and_wrong_keys_refused(file: KeyFile) -> None:
         found = keeper.caller_of(headers)
         assert isinstance(found, ApiCaller)
         assert (found.name, found.priority) == ("anna", "interactive")
+        assert found.tenant == digest_of(secret), "of the key; another key of this name is another tenant"
     for headers, code in (
         ({}, "missing_api_key"),
         ({"authorization": secret}, "missing_api_key"),

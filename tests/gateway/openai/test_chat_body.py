@@ -76,11 +76,13 @@ def test_parameters_become_the_clients_options() -> None:
         ignore_eos=True,
         user="somebody",
     )
-    first, second = (each.options for each in planned_answers(body, ApiCaller("key", "batch")))
+    caller = ApiCaller("key", "batch", tenant="digest")
+    first, second = (each.options for each in planned_answers(body, caller))
     assert (first.temperature, first.top_p, first.top_k, first.stop) == (0.5, 0.9, 7, ("end",))
     assert (first.presence_penalty, first.frequency_penalty, first.logit_bias) == (1.0, -1.0, {5: -100.0})
     assert (first.max_new_tokens, first.logprobs, first.ignore_eos, first.priority) == (9, 3, True, "batch")
     assert (first.seed, second.seed) == (2**63 - 1, 0)
+    assert first.tenant == second.tenant == "digest", "of the key, whoever the request names as its user"
 
 
 @pytest.mark.parametrize("given", [{"top_p": 0}, {"temperature": 1e-8}, {"temperature": 0, "min_p": 0.5}])
