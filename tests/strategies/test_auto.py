@@ -79,7 +79,9 @@ def test_nothing_is_sent_that_would_wait_in_front_of_a_slow_stage_behind_a_quick
 
 
 @pytest.mark.parametrize(("now", "begun"), [(0.0, True), (0.8, True), (0.95, False)])
-def test_no_forward_is_begun_that_would_hold_up_the_next_return_for_more_than_it_adds(now: float, begun: bool):
+def test_no_forward_is_begun_that_would_hold_up_the_next_return_for_more_than_it_adds(
+    now: float, begun: bool
+):
     script = slow(1, layer_s=0.9)
     assert len(script.sends) == 1, "the root, which returns after a second"
     script.now = now
