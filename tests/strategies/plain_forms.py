@@ -28,7 +28,7 @@ def plain_nodes_of_forward(
     seconds = np.maximum(forward_s[counts - 1], 1e-9)
     tokens = hit * np.cumsum(probabilities)[np.minimum(counts, rows) - 1]
     values = tokens - tokens_per_s * np.maximum(seconds - slack_s, 0.0)
-    best = len(counts) - 1 - int(np.argmax((values / seconds)[::-1]))
+    best = int(np.argmax(values / seconds))
     return int(counts[best]), float(tokens[best])
 
 

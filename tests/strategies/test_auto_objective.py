@@ -225,10 +225,9 @@ def test_unlikely_nodes_are_left_out_where_nodes_take_time():
     assert nodes_of_forward(probabilities, seconds, 1.0, 1.0, 3.0, 64)[0] == 1, "0.2 tokens for 0.3"
 
 
-def test_more_nodes_than_rows_are_in_flight_add_nothing_and_are_drafted_where_they_cost_nothing():
+def test_more_nodes_than_rows_are_in_flight_add_nothing():
     likely = np.full(10, 0.5)
-    assert nodes_of_forward(likely, np.ones(10), 0.0, 1.0, 0.6, 2) == (10, pytest.approx(1.0))
-    assert nodes_of_forward(likely, np.linspace(1, 2, 10), 9.0, 1.0, 0.6, 2) == (2, pytest.approx(1.0))
+    assert nodes_of_forward(likely, np.ones(10), 0.0, 1.0, 0.6, 2) == (2, pytest.approx(1.0))
 
 
 def test_the_root_waits_for_children_that_are_there_soon():

@@ -147,8 +147,7 @@ def nodes_of_forward(
 
     A forward over k nodes adds hit * (p_1 + .. + p_k) to S, in which no more nodes count than rows are in
     flight. Where it ends later than the draft node is needed again, it delays everything by the rest. The
-    number with the best value per second of the forward is taken, the largest of equal ones: what is unlikely
-    now may be likely when the root has moved on.
+    number with the best value per second of the forward is taken.
 
     Args:
         probabilities: float64 [n], of the undrafted nodes, falling; n is 1 or more.
@@ -166,7 +165,7 @@ def nodes_of_forward(
     for count in (*_NODE_COUNTS[: bisect_left(_NODE_COUNTS, all_nodes)], all_nodes):
         seconds, tokens = max(times[count - 1], 1e-9), hit * sums[min(count, rows) - 1]
         rate = (tokens - tokens_per_s * max(seconds - slack_s, 0.0)) / seconds
-        if rate >= best_rate:
+        if rate > best_rate:
             best, best_tokens, best_rate = count, tokens, rate
     return best, best_tokens
 
