@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from flowedge.core.errors import BadRequestError
@@ -34,6 +35,8 @@ from flowedge_testbed.runs import Case, Cell, Options, Plan, Point, Prompt, Run,
 from flowedge_testbed.scenario import OPTION, Scenario
 
 Asked: TypeAlias = Callable[[Dataset, int, SamplingParams], Sequence[Prompt]]  # int: index of the first turn
+Chosen: TypeAlias = Callable[[Case, str, Mapping[str, float]], Options]  # of a method, with a setting
+_OWN_SETTING: Mapping[str, float] = MappingProxyType({})
 
 
 def first_turn(dataset: Dataset, index: int, sampling: SamplingParams) -> Sequence[Prompt]:  # noqa: ARG001
@@ -119,11 +122,12 @@ def make_plan(
     choose = partial(options_of, scenario, hit_rates)
     planner = _Planner(scenario, base, choose, asked)
     cells = [
-        planner.cell(case, method, dataset, temperature, noise)
+        planner.cell(case, method, setting, dataset, temperature, noise)
         for case in all_cases
         for dataset in datasets
         for temperature in scenario.temperatures
         for method in scenario.strategies
+        for setting in scenario.tried(method)
         for noise in scenario.noises(method, temperature)
     ]
     plan = Plan(tuple(planner.tasks()), tuple(cells))
@@ -132,12 +136,21 @@ def make_plan(
     return plan
 
 
-def options_of(scenario: Scenario, hit_rates: HitRates | None, case: Case, method: str) -> Options:
+def options_of(
+    scenario: Scenario,
+    hit_rates: HitRates | None,
+    case: Case,
+    method: str,
+    setting: Mapping[str, float] = _OWN_SETTING,
+) -> Options:
     """Return the options of a method in a case. An option of the sweep goes to every strategy that has it.
 
     The width of SpecPipe, with and without batches, follows from the case unless it is given.
+
+    setting: of a tuned method; it takes the place of the method's own options.
     """
-    strategy, fixed = scenario.method(method)
+    strategy, own = scenario.method(method)
+    fixed = {**own, **setting}
     for name, value in case.options:
         try:
             make_strategy(strategy, {name: value})
@@ -171,9 +184,7 @@ def system_of(scenario: Scenario, method: str) -> System:
 
 
 class _Planner:
-    def __init__(
-        self, scenario: Scenario, base: dict[str, Any], choose: Callable[[Case, str], Options], asked: Asked
-    ) -> None:
+    def __init__(self, scenario: Scenario, base: dict[str, Any], choose: Chosen, asked: Asked) -> None:
         self._scenario = scenario
         self._base = base
         self._choose = choose
@@ -181,8 +192,16 @@ class _Planner:
         self._tasks: dict[tuple[tuple[int, ...], SamplingParams], dict[str, Run]] = {}
         self._sizes: dict[int, dict[str, Any]] = {}
 
-    def cell(self, case: Case, method: str, dataset: Dataset, temperature: float, noise: Noise) -> Cell:
-        (strategy, _), options = self._scenario.method(method), self._choose(case, method)
+    def cell(
+        self,
+        case: Case,
+        method: str,
+        setting: Mapping[str, float],
+        dataset: Dataset,
+        temperature: float,
+        noise: Noise,
+    ) -> Cell:
+        (strategy, _), options = self._scenario.method(method), self._choose(case, method, setting)
         system = system_of(self._scenario, method)
         keys: list[str] = []
         places: list[int] = []
@@ -211,6 +230,7 @@ class _Planner:
             tuple(places),
             longest + self._scenario.max_new_tokens + made.max_draft_rows,
             made.needs_drafter,
+            tuple(setting.items()) if self._scenario.is_tuned(method) else None,
         )
 
     def tasks(self) -> Iterator[Task]:
@@ -267,15 +287,16 @@ def _check_memory(
     scenario: Scenario,
     all_cases: Sequence[Case],
     positions: int,
-    choose: Callable[[Case, str], Options],
+    choose: Chosen,
 ) -> None:
     """Check that a request of so many positions fits, with the draft rows of each method."""
     for case in all_cases:
         rows: dict[VerificationChoice, int] = {}
         for method in scenario.strategies:
-            strategy = make_strategy(scenario.method(method)[0], dict(choose(case, method)))
             place = case.places[method]
-            rows[place] = max(rows.get(place, 0), strategy.max_draft_rows)
+            for setting in scenario.tried(method):
+                strategy = make_strategy(scenario.method(method)[0], dict(choose(case, method, setting)))
+                rows[place] = max(rows.get(place, 0), strategy.max_draft_rows)
         for place, most in rows.items():
             setup = case.drawing[place]
             if isinstance(setup, PipelineProfile):  # agents check their own memory

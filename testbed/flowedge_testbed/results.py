@@ -25,6 +25,8 @@ DIGITS = 9  # significant digits of a printed number
 BASELINES = ("naive_pp", "autoregressive")
 WITHOUT_LOOPING = "_without_looping"  # ends the name of a figure of the answers that do not loop
 
+CHUNK = 16  # tokens of an answer; intervals are over chunks where a dataset has one prompt
+
 _COUNTS = ("steps", "verifying", "drafted", "tokens")  # of VerifierCounts
 _PLACES = ("compared", "survived")  # of VerifierCounts, by place
 
@@ -34,7 +36,8 @@ def entries(
 ) -> list[dict[str, Any]]:
     """Return an object for each method on a case, a dataset, a temperature and a kind of drafting.
 
-    Speedups are over the baseline with plain drafting. A speedup is None if the baseline was not run.
+    Speedups are over the baseline with plain drafting. A speedup is None if the baseline was not run. A tuned
+    method has the entries of its best setting.
 
     Args:
         bounds: bounds by key of a run. Figures that depend on a missing bound are None.
@@ -43,6 +46,7 @@ def entries(
         _entry(cell, [records[key] for key in cell.keys], [bounds.get(key) for key in cell.keys])
         for cell in cells
     ]
+    found = best_settings(found)
     plain = {(_place(entry), entry["method"]): entry for entry in found if entry["noise"] == "plain"}
     for entry in found:
         for baseline, part in itertools.product(BASELINES, ("", WITHOUT_LOOPING)):
@@ -50,6 +54,37 @@ def entries(
             speed = f"tokens_per_s{part}"
             entry[f"speedup_vs_{baseline}{part}"] = _ratio(entry[speed], other.get(speed))
     return found
+
+
+def best_settings(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the entries without those of a tuned method's other settings than its best.
+
+    The best has the most tokens/s at a place, temperature and kind of drafting, as a mean over datasets. In
+    its entries `tuned` also has the number of settings, and the gain over the method's own setting.
+    """
+    speeds: dict[tuple[Any, ...], dict[Options, list[float]]] = {}
+    for entry in found:
+        if "tuned" in entry:
+            place, setting = _tuned_at(entry)
+            speeds.setdefault(place, {}).setdefault(setting, []).append(entry["tokens_per_s"] or 0.0)
+    kept = []
+    for entry in found:
+        if "tuned" not in entry:
+            kept.append(entry)
+            continue
+        place, setting = _tuned_at(entry)
+        means = {each: fmean(of_datasets) for each, of_datasets in speeds[place].items()}
+        if setting == max(means, key=lambda each: means[each]):
+            tuned = {**entry["tuned"], "settings": len(means), "gain": _ratio(means[setting], means[()])}
+            kept.append({**entry, "tuned": tuned})
+    return kept
+
+
+def _tuned_at(entry: Mapping[str, Any]) -> tuple[tuple[Any, ...], Options]:
+    """Return where an entry of a tuned method was measured, and with which setting."""
+    profile, point, _, temperature = _place(entry)
+    where = profile, point, temperature, entry["noise"], entry["method"]
+    return where, tuple(entry["tuned"]["setting"].items())
 
 
 def _ratio(speed: float | None, other: float | None) -> float | None:
@@ -91,6 +126,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
     hit_rate = 1 - flushes / (tokens - len(runs)) if drafts and tokens > len(runs) else None
     entry: dict[str, Any] = {
         **method_and_place(cell.method, cell.options, cell.case),
+        **({} if cell.setting is None else {"tuned": {"setting": dict(cell.setting)}}),
         "dataset": cell.dataset,
         "temperature": cell.temperature,
         "noise": cell.noise,
@@ -102,6 +138,7 @@ def _entry(cell: Cell, runs: Sequence[RunRecord], bounds: Sequence[RunBounds | N
         "tokens_per_s_by_seed": [_speed(own) for own in by_seed],
         "latency_ms_by_seed": [fmean(run.latency_s for run in own) * 1e3 for own in by_seed],
         "by_prompt": _by_prompt(runs, cell.prompts),
+        **({} if max(cell.prompts) else {"by_chunk": _by_chunk(runs)}),
         "acceptance_length": fmean(per_round) if per_round else _mean(per_segment),
         "acceptance_per_segment": _mean(per_segment),
         "rounds": len(per_round),
@@ -160,6 +197,16 @@ def _by_prompt(runs: Sequence[RunRecord], prompts: Sequence[int]) -> dict[str, l
         tokens[prompt] += run.new_tokens - 1
         seconds[prompt] += run.decode_s
     return {"tokens": tokens, "seconds": seconds}
+
+
+def _by_chunk(runs: Sequence[RunRecord]) -> dict[str, list[float]]:
+    """Return the tokens of each CHUNK of the answers after the first token, and the seconds that they took.
+
+    All methods put out the same tokens, so their chunks can be paired.
+    """
+    starts = [(run.itl_s, start) for run in runs for start in range(0, len(run.itl_s), CHUNK)]
+    gaps = [itl_s[start : start + CHUNK] for itl_s, start in starts]
+    return {"tokens": [float(len(each)) for each in gaps], "seconds": [math.fsum(each) for each in gaps]}
 
 
 def _counted(values: Sequence[int]) -> list[int]:

@@ -152,6 +152,7 @@ class Cell:
         prompts: the place in the dataset of each run's prompt.
         capacity: rows of the KV cache that the longest of the requests takes.
         drafts: whether the method drafts.
+        setting: of a tuned method: the tried values, or () for its own options. None of other methods.
     """
 
     case: Case
@@ -166,6 +167,7 @@ class Cell:
     prompts: tuple[int, ...]
     capacity: int
     drafts: bool
+    setting: Options | None = None
 
 
 @dataclass(frozen=True)

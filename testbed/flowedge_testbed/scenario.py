@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -152,6 +153,8 @@ class Scenario(SystemChoice):
             raise ValueError(f"load.new_tokens goes up to {longest}, max_new_tokens is {self.max_new_tokens}")
         if len(self.seeds) > 1 or self.repeats > 1 or self.turns > 1 or self.pair.middles:
             raise ValueError("a load takes one seed, one repeat, one turn and no middle models")
+        if any(self.is_tuned(name) for name in self.strategies):
+            raise ValueError("a load takes no tuned variants; give the options of each")
         return self
 
     @classmethod
@@ -181,6 +184,16 @@ class Scenario(SystemChoice):
         """Return the strategy of a method, and its options."""
         variant = self.variants.get(name, MethodVariant(strategy=name))
         return variant.strategy, {**self.strategy_options.get(variant.strategy, {}), **variant.options}
+
+    def is_tuned(self, name: str) -> bool:
+        """Return whether a method is tuned by place."""
+        return name in self.variants and bool(self.variants[name].tuned)
+
+    def tried(self, name: str) -> list[dict[str, float]]:
+        """Return the settings to try of a method, over its own options: none of them, which is {}, first."""
+        tuned = self.variants[name].tuned if self.is_tuned(name) else {}
+        combined = [dict(zip(tuned, values, strict=True)) for values in itertools.product(*tuned.values())]
+        return [{}, *filter(None, combined)]
 
     def sampling(self, temperature: float, seed: int) -> SamplingParams:
         """Return how the tokens of a request are drawn; at temperature 0 filters change nothing."""
@@ -221,7 +234,9 @@ class Scenario(SystemChoice):
             BadRequestError: when a strategy has no such option, or its value is out of range.
         """
         for name in self.strategies:
-            make_strategy(*self.method(name))
+            strategy, options = self.method(name)
+            for setting in self.tried(name):
+                make_strategy(strategy, options | setting)
 
     def quickened(self) -> Scenario:
         """Return the scenario as `--quick` runs it."""

@@ -105,11 +105,14 @@ class MethodVariant(SystemChoice):
     """A method under a name of its own: a strategy with other options, or in another system.
 
     Attributes:
+        tuned: values to try by option. The method is run with its own options and with every combination
+            of these; the best at each place, temperature and kind of drafting stands in the results.
         noise: kinds of drafting above temperature 0; the scenario's if not given.
     """
 
     strategy: str
     options: dict[str, float] = Field(default_factory=dict)
+    tuned: dict[str, Annotated[list[float], Field(min_length=1)]] = Field(default_factory=dict)
     noise: Annotated[list[Noise], Field(min_length=1)] | None = None
 
 

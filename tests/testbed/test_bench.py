@@ -180,7 +180,7 @@ def test_a_shipped_scenario_is_run_by_its_name(
     assert (path.scenario, path.data_directory) == (own, tmp_path), "datasets lie beside the file"
     assert (data.scenario, data.data_directory) == (named.scenario, Path("prompts"))
     assert flowedge(["bench", "bandwith", "--out", str(tmp_path)]) == 2
-    assert "ablation, acceptance, auto-ablation, bandwidth" in " ".join(capsys.readouterr().err.split())
+    assert "ablation, acceptance, arrivals-1b, arrivals-7b, auto-ablation, bandwidth" in " ".join(capsys.readouterr().err.split())
 
 
 def test_both_kinds_of_drafting_are_run_where_they_differ(
@@ -239,6 +239,49 @@ def test_a_method_is_run_less_each_of_its_parts(
     assert {"gantt-auto.png", "gantt-small-segments.png"} == {
         f.name for f in (tmp_path / "out").glob("*.png")
     }
+
+
+def test_a_tuned_method_has_its_best_setting_in_the_results(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    tried = {"narrow": {"width": 1}, "wide": {"width": 8}, "in pairs": {"width": 8, "step_levels": 2}}
+    fixed = {name: {"strategy": "specpipe", "options": options} for name, options in tried.items()}
+    tuned = {
+        "strategy": "specpipe",
+        "options": {"width": 1},
+        "tuned": {"width": [1, 8], "step_levels": [1, 2]},
+    }
+    scenario = scenario_file(
+        strategies=["autoregressive", "tuned", *fixed], variants={"tuned": tuned, **fixed}, samples=2
+    )
+    assert bench(scenario, tmp_path / "out").begun == [(2 * 7, 0)], (
+        "of the fixed settings one was tried under the same options"
+    )
+    found = {run["method"]: run for run in results(tmp_path / "out")["runs"]}
+    assert list(found) == ["autoregressive", "tuned", *fixed]
+    assert "tuned" not in found["wide"]
+    best = max(fixed, key=lambda name: found[name]["tokens_per_s"])
+    assert best != "narrow", "there is something to gain"
+    assert found["tuned"]["tokens_per_s"] == found[best]["tokens_per_s"]
+    assert found["tuned"]["options"].items() >= tried[best].items()
+    assert found["tuned"]["tuned"] == {
+        "setting": {"step_levels": 1, **tried[best]},
+        "settings": 5,
+        "gain": pytest.approx(found[best]["tokens_per_s"] / found["narrow"]["tokens_per_s"]),
+    }
+
+
+def test_one_prompt_has_its_answer_in_chunks(
+    scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
+) -> None:
+    scenario = scenario_file(strategies=["autoregressive", "flowspec"], max_new_tokens=40)
+    bench(scenario, tmp_path / "one")
+    for run in results(tmp_path / "one")["runs"]:
+        chunks, whole = run["by_chunk"], run["by_prompt"]
+        assert chunks["tokens"] == [16, 16, 7]
+        assert sum(chunks["seconds"]) == pytest.approx(whole["seconds"][0])
+    bench(scenario, tmp_path / "two", samples=2)
+    assert all("by_chunk" not in run for run in results(tmp_path / "two")["runs"])
 
 
 def test_an_interrupted_bench_goes_on(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from flowedge_testbed.report.entries import Entry, unique
+from flowedge_testbed.report.entries import Entry, place_of, unique
 from flowedge_testbed.report.figures.spread import DIFFERENCE
-from flowedge_testbed.report.leads import HELD, Lead, LeadSummary, leads
+from flowedge_testbed.report.leads import HELD, Lead, LeadSummary, geometric_mean, leads, setting_label
 from flowedge_testbed.report.markdown import give_or_take, number, table
+from flowedge_testbed.results import CHUNK
 
+_TUNED = (
+    "The best setting of each tuned method, found on these very prompts, and its tokens/s over those of the "
+    "method's own setting:"
+)
 _HEADER = ("Place", "best other", "tokens/s", "auto", "auto / best other", "plain", "auto / plain")
 
 
@@ -24,9 +30,32 @@ def lead_tables(entries: Sequence[Entry]) -> list[str]:
         mine = [lead for lead in found if (lead.temperature, lead.noise) == (temperature, noise)]
         drafting = "" if temperature == 0 else f", {noise} noise"
         parts += [f"Temperature {temperature:g}{drafting}", _table(mine), _list(lead_lines(mine))]
+        there = [each for each in entries if (each["temperature"], each["noise"]) == (temperature, noise)]
+        if any("tuned" in each for each in there):
+            parts += [_TUNED, tuned_table(there)]
     if len(kinds) > 1:
         parts += ["All of them", _list(lead_lines(found))]
     return parts
+
+
+def tuned_table(entries: Sequence[Entry]) -> str:
+    """Return the best setting of each tuned method by place, and what it gains.
+
+    entries: of one temperature and kind of drafting.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for entry in entries:
+        if "tuned" in entry:
+            found.setdefault(place_of(entry), {})[entry["method"]] = entry["tuned"]
+    methods = unique(method for each in found.values() for method in each)
+    rows = [[place, *(_tuned_cell(each.get(method)) for method in methods)] for place, each in found.items()]
+    gains = [[each[method]["gain"] for each in found.values() if method in each] for method in methods]
+    means = [number(geometric_mean(filter(None, of_method)), 3) for of_method in gains]
+    return table(["Place", *methods], [*rows, ["geometric mean", *means]], left=1 + len(methods))
+
+
+def _tuned_cell(tuned: Mapping[str, Any] | None) -> str:
+    return "" if tuned is None else f"{number(tuned['gain'])}: {setting_label(tuned['setting'])}"
 
 
 def lead_lines(found: Sequence[Lead]) -> Iterator[str]:
@@ -34,7 +63,9 @@ def lead_lines(found: Sequence[Lead]) -> Iterator[str]:
     whole = LeadSummary.of(found)
     least, plain = whole.worst, whole.worst_plain
     yield f"auto / best other: geometric mean {whole.mean:.3f} of {len(found)}"
-    yield f"least auto / best other: {least.ratio:.3f}, {_at(least)}, beside {least.rival}"
+    if whole.untuned_mean is not None:
+        yield f"the same where the others have their own settings: {whole.untuned_mean:.3f}"
+    yield f"least auto / best other: {least.ratio:.3f}, {_at(least)}, beside {least.rival_label}"
     yield f"below {HELD:g} of the best other: {_counted(whole.behind, found)}"
     yield from _chance(found)
     if plain is not None:
@@ -44,15 +75,23 @@ def lead_lines(found: Sequence[Lead]) -> Iterator[str]:
 
 def _chance(found: Sequence[Lead]) -> Iterator[str]:
     """Yield which leads may be chance, and how many prompts would tell a small one from it."""
-    known = sorted(lead.prompts_needed for lead in found if lead.prompts_needed is not None)
-    if not known:
+    if all(lead.half_width is None for lead in found):
         yield "intervals over the prompts: none, for a dataset has one prompt"
         return
+    surely = [lead for lead in found if lead.surely_behind]
+    yield f"below {HELD:g} with the whole interval: {_counted(surely, found)}"
     yield f"may be chance (the interval holds 1): {_counted([e for e in found if e.by_chance], found)}"
-    yield (
-        f"prompts of a dataset that tell {100 * DIFFERENCE:g} % from chance: {known[len(known) // 2]} at the "
-        f"median place, {known[-1]} at the most varied; there were {min(lead.prompts for lead in found)}"
-    )
+    known = sorted(lead.prompts_needed for lead in found if lead.prompts_needed is not None)
+    if known:
+        yield (
+            f"prompts of a dataset that tell {100 * DIFFERENCE:g} % from chance: {known[len(known) // 2]} at "
+            f"the median place, {known[-1]} at the most varied; there were {min(e.prompts for e in found)}"
+        )
+    else:
+        yield (
+            f"a dataset has one prompt, so intervals are over chunks of {CHUNK} tokens of the answers; they "
+            "leave out how prompts differ"
+        )
 
 
 def _list(lines: Iterator[str]) -> str:
@@ -77,7 +116,7 @@ def _table(found: Sequence[Lead]) -> str:
     rows = [
         [
             lead.place,
-            lead.rival,
+            lead.rival_label,
             _speed(lead.rival_speed),
             _speed(lead.speed),
             give_or_take(_share(lead.ratio), lead.half_width),

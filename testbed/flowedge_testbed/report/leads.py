@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from flowedge.core.request import Noise
@@ -25,8 +26,10 @@ class Lead:
         place: the name of the pipeline, with the point of the sweep if there is one.
         rival: the best other method, plain decoding included; rival_speed: its tokens/s.
         plain_speed: of plain autoregressive decoding; None if it was not run.
-        half_width: of `ratio` over the prompts (see spread.py); None if a dataset has one prompt.
+        half_width: of `ratio` over the prompts, or chunks of the answers (see spread.py); None if not known.
         prompts: of the dataset that has the fewest.
+        setting: of the best other method: the tuned values, {} for its own; None if it is not tuned.
+        untuned_speed: tokens/s of the best other method, if all have their own settings.
     """
 
     place: str
@@ -38,16 +41,33 @@ class Lead:
     plain_speed: float | None
     half_width: float | None = None
     prompts: int = 1
+    setting: Mapping[str, float] | None = None
+    untuned_speed: float | None = None
+
+    @property
+    def rival_label(self) -> str:
+        """The name of the best other method, with its setting if it is tuned."""
+        return self.rival if self.setting is None else f"{self.rival}: {setting_label(self.setting)}"
+
+    @property
+    def untuned_ratio(self) -> float:
+        """Tokens/s of auto over the best other's, if all others have their own settings."""
+        return self.speed / (self.untuned_speed or self.rival_speed)
+
+    @property
+    def surely_behind(self) -> bool:
+        """Whether the whole interval lies below HELD."""
+        return self.half_width is not None and self.ratio + self.half_width < HELD
 
     @property
     def by_chance(self) -> bool:
-        """Whether the interval over the prompts holds 1, or there is none."""
+        """Whether the interval holds 1, or there is none."""
         return self.half_width is None or abs(self.ratio - 1) <= self.half_width
 
     @property
     def prompts_needed(self) -> int | None:
-        """The prompts of a dataset that tell a difference of DIFFERENCE from chance."""
-        if self.half_width is None:
+        """The prompts of a dataset that tell a difference of DIFFERENCE from chance; None from one prompt."""
+        if self.half_width is None or self.prompts < 2:
             return None
         return prompts_needed(self.half_width / self.ratio, self.prompts)
 
@@ -69,9 +89,11 @@ class Lead:
             "noise": self.noise,
             "tokens_per_s": self.speed,
             "best_other": self.rival,
+            **({} if self.setting is None else {"best_other_setting": dict(self.setting)}),
             "best_other_tokens_per_s": self.rival_speed,
             "plain_tokens_per_s": self.plain_speed,
             "ratio_to_best_other": self.ratio,
+            **({} if self.untuned_speed is None else {"ratio_to_best_other_untuned": self.untuned_ratio}),
             "ratio_to_plain": self.plain_ratio,
             "half_width": self.half_width,
             "prompts_needed": self.prompts_needed,
@@ -86,10 +108,12 @@ class LeadSummary:
     Attributes:
         mean: geometric mean of auto over the best other.
         worst: the least lead over the best other; worst_plain: over plain decoding, None if that was not run.
+        untuned_mean: the same if the others have their own settings; None if no other method is tuned.
         behind: leads with less than HELD of the best other's tokens/s; behind_plain: of plain decoding's.
     """
 
     mean: float
+    untuned_mean: float | None
     worst: Lead
     worst_plain: Lead | None
     behind: tuple[Lead, ...]
@@ -100,12 +124,26 @@ class LeadSummary:
         """Return the summary of one lead or more."""
         known = [(lead.plain_ratio, lead) for lead in leads if lead.plain_ratio is not None]
         return cls(
-            mean=math.exp(math.fsum(math.log(lead.ratio) for lead in leads) / len(leads)),
+            mean=geometric_mean(lead.ratio for lead in leads),
+            untuned_mean=(
+                geometric_mean(lead.untuned_ratio for lead in leads)
+                if any(lead.untuned_speed is not None for lead in leads)
+                else None
+            ),
             worst=min(leads, key=lambda lead: lead.ratio),
             worst_plain=min(known, key=lambda pair: pair[0])[1] if known else None,
             behind=tuple(lead for lead in leads if lead.ratio < HELD),
             behind_plain=tuple(lead for ratio, lead in known if ratio < HELD),
         )
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    return math.exp(fmean(map(math.log, ratios)))
+
+
+def setting_label(setting: Mapping[str, float]) -> str:
+    """Return the values of a tuned method in words, such as "width 32, step_levels 2"."""
+    return ", ".join(f"{name} {value:g}" for name, value in setting.items()) or "its own setting"
 
 
 def leads(entries: Sequence[Entry]) -> list[Lead]:
@@ -133,6 +171,7 @@ def leads_content(entries: Sequence[Entry]) -> dict[str, Any]:
             "worst": whole.worst.to_dict(),
             "worst_beside_plain": None if whole.worst_plain is None else whole.worst_plain.to_dict(),
             "behind_best_other": len(whole.behind),
+            "surely_behind_best_other": sum(lead.surely_behind for lead in found),
             "behind_plain": len(whole.behind_plain),
         }
     return content
@@ -158,6 +197,8 @@ def _lead(place: str, temperature: float, noise: Noise, entries: Sequence[Entry]
     if Auto.name not in speeds or not others:
         return None
     rival = max(others, key=lambda method: others[method])
+    tuned = {method: found[method][0]["tuned"] for method in others if "tuned" in found[method][0]}
+    untuned = {method: speed / (tuned.get(method, {}).get("gain") or 1) for method, speed in others.items()}
     return Lead(
         place,
         temperature,
@@ -166,6 +207,8 @@ def _lead(place: str, temperature: float, noise: Noise, entries: Sequence[Entry]
         rival,
         others[rival],
         others.get(Autoregressive.name),
-        ratio_half_width(found[Auto.name], found[rival]),
+        ratio_half_width(found[Auto.name], found[rival], chunks=True),
         min(len(entry["by_prompt"]["tokens"]) for entry in found[Auto.name]),
+        tuned[rival]["setting"] if rival in tuned else None,
+        max(untuned.values()) if tuned else None,
     )

@@ -42,7 +42,10 @@ class ChartedRuns:
 
     @classmethod
     def of(cls, scenario: Scenario, plan: Plan) -> ChartedRuns:
-        """Return the charted runs, maybe none. Methods that have the same run have one chart."""
+        """Return the charted runs, maybe none. Methods that have the same run have one chart.
+
+        A tuned method has none: which setting is the best is not known before the runs.
+        """
         task, first = plan.tasks[0], plan.cells[0]
         found: dict[str, Variant] = {}
         for cell in plan.cells if "gantt" in plots_of(scenario) else ():
@@ -51,7 +54,11 @@ class ChartedRuns:
                 first.dataset,
                 first.temperature,
             )
-            if same and cell.method not in [variant.method for variant in found.values()]:
+            if (
+                same
+                and cell.setting is None
+                and cell.method not in [variant.method for variant in found.values()]
+            ):
                 found.setdefault(cell.keys[0], Variant(cell.method, cell.noise))
         return cls(replace(task, runs=tuple(run for run in task.runs if run.key in found)), found)
 

@@ -83,6 +83,18 @@ def test_an_unknown_profile_names_the_known() -> None:
             {"strategies": ["slow"], "variants": {"slow": {"strategy": "auto", "options": {"depth": 3}}}},
             "unknown strategy option depth",
         ),
+        (
+            {"strategies": ["t"], "variants": {"t": {"strategy": "specpipe", "tuned": {"width": [8, 999]}}}},
+            "strategy option width is 999",
+        ),
+        (
+            {
+                "strategies": ["t"],
+                "variants": {"t": {"strategy": "specpipe", "tuned": {"width": [8]}}},
+                "load": {"clients": [1]},
+            },
+            "a load takes no tuned variants",
+        ),
         ({"sweep": {"colour": [1]}}, "unknown sweep axis 'colour'"),
         ({"samples": 0}, "key samples"),
         ({"strategy_options": {"flowspec": {"dept": 3}}}, "unknown strategy option dept"),

@@ -186,3 +186,55 @@ def test_leads_have_intervals_over_the_prompts() -> None:
     assert f"| 1.02 ±{friend.half_width:.2f} |" in table
     assert "- may be chance (the interval holds 1): 1 of 2: friend" in told
     assert f"{friend.prompts_needed} at the most varied; there were 4" in told
+
+
+def test_of_one_prompt_the_chunks_of_its_answer_have_intervals() -> None:
+    """Each chunk is slower at home. At a friend's the loss of 3 % comes from two chunks of four."""
+    seconds = {
+        ("home", "auto"): [1.3, 2.5, 3.8, 5.0],
+        ("home", "pipedec"): [1.0, 2.0, 3.0, 4.0],
+        ("friend", "auto"): [1.0, 1.0, 1.0, 1.0],
+        ("friend", "pipedec"): [1.2, 1.1, 0.8, 0.78],
+    }
+    entries = [
+        entry(place, method, 64 / sum(spent)) | {"by_chunk": {"tokens": [16.0] * 4, "seconds": spent}}
+        for (place, method), spent in seconds.items()
+    ]
+    home, friend = leads(entries)
+    assert home.half_width == pytest.approx(0.01, abs=0.01)
+    assert (home.surely_behind, home.by_chance, home.prompts_needed) == (True, False, None)
+    assert friend.ratio == pytest.approx(0.97)
+    assert (friend.surely_behind, friend.by_chance) == (False, True)
+    _, table, told = lead_tables(entries)
+    assert f"| **0.97** ±{friend.half_width:.2f} |" in table
+    assert "- below 0.99 of the best other: 2 of 2: home, friend" in told
+    assert "- below 0.99 with the whole interval: 1 of 2: home" in told
+    assert "- may be chance (the interval holds 1): 1 of 2: friend" in told
+    assert "- a dataset has one prompt, so intervals are over chunks of 16 tokens of the answers" in told
+    assert leads_content(entries)["surely_behind_best_other"] == 1
+
+
+def tuned(place: str, method: str, speed: float, gain: float, **setting: float) -> Entry:
+    return entry(place, method, speed) | {"tuned": {"setting": setting, "settings": 9, "gain": gain}}
+
+
+def test_a_tuned_method_is_named_with_its_setting() -> None:
+    """Tuned, pipedec of 5 tokens/s is the best other. With 2.5 of its own it is specpipe, which has 4."""
+    at_home = [*AT_HOME[:2], tuned("home", "wide", 5.0, 2.0, width=32, step_levels=2), AT_HOME[3]]
+    at_a_friends = [*AT_A_FRIENDS[:2], tuned("friend", "wide", 1.0, 1.0)]
+    home, friend = leads([*at_home, *at_a_friends])
+    assert (home.rival, home.setting, home.ratio) == ("wide", {"width": 32, "step_levels": 2}, 1.2)
+    assert (home.untuned_speed, home.untuned_ratio) == (4.0, 1.5)
+    assert (friend.rival, friend.setting, friend.untuned_ratio) == ("autoregressive", None, 0.75)
+    assert home.to_dict()["best_other_setting"] == {"width": 32, "step_levels": 2}
+    _, table, told, _, settings = lead_tables([*at_home, *at_a_friends])
+    assert "| home | wide: width 32, step_levels 2 | 5.00 | 6.00 | 1.20 |" in table
+    assert "- auto / best other: geometric mean 0.949 of 2" in told
+    assert "- the same where the others have their own settings: 1.061" in told
+    assert settings.splitlines() == [
+        "| Place | wide |",
+        "| --- | --- |",
+        "| home | 2.00: width 32, step_levels 2 |",
+        "| friend | 1.00: its own setting |",
+        "| geometric mean | 1.414 |",
+    ]

@@ -3,6 +3,9 @@
 The prompts of a dataset are drawn anew, with replacement, as often as there are prompts. Every method gets
 the same draws, so prompts that are easy or hard for all of them cancel out of a ratio. The draws follow from
 the dataset's name and its number of prompts, so the same results always have the same intervals.
+
+Where a dataset has one prompt, leads have an interval over chunks of its answer. It leaves out how prompts
+differ.
 """
 
 from __future__ import annotations
@@ -50,9 +53,15 @@ def half_width(drawn: FloatArray) -> float:
     return float(high - low) / 2
 
 
-def _mean_speeds(entries: Sequence[Entry]) -> FloatArray | None:
-    """Return the mean over entries of tokens/s, for each draw."""
-    drawn = [drawn_speeds(entry["dataset"], entry["by_prompt"]) for entry in entries]
+def _mean_speeds(entries: Sequence[Entry], *, chunks: bool = False) -> FloatArray | None:
+    """Return the mean over entries of tokens/s, for each draw.
+
+    chunks: whether chunks of the answers are drawn where a dataset has one prompt.
+    """
+    drawn = [
+        drawn_speeds(entry["dataset"], entry["by_chunk" if chunks and "by_chunk" in entry else "by_prompt"])
+        for entry in entries
+    ]
     known = [speeds for speeds in drawn if speeds is not None]
     return np.mean(known, axis=0) if known and len(known) == len(drawn) else None
 
@@ -63,9 +72,12 @@ def speed_half_width(entries: Sequence[Entry]) -> float | None:
     return None if drawn is None else half_width(drawn)
 
 
-def ratio_half_width(own: Sequence[Entry], others: Sequence[Entry]) -> float | None:
-    """Return the half width of the ratio of two methods' mean tokens/s on the same prompts."""
-    mine, theirs = _mean_speeds(own), _mean_speeds(others)
+def ratio_half_width(own: Sequence[Entry], others: Sequence[Entry], *, chunks: bool = False) -> float | None:
+    """Return the half width of the ratio of two methods' mean tokens/s on the same prompts.
+
+    chunks: whether chunks of the answers are drawn where a dataset has one prompt, and so no interval.
+    """
+    mine, theirs = _mean_speeds(own, chunks=chunks), _mean_speeds(others, chunks=chunks)
     return None if mine is None or theirs is None else half_width(mine / theirs)
 
 
