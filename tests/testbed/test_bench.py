@@ -180,7 +180,8 @@ def test_a_shipped_scenario_is_run_by_its_name(
     assert (path.scenario, path.data_directory) == (own, tmp_path), "datasets lie beside the file"
     assert (data.scenario, data.data_directory) == (named.scenario, Path("prompts"))
     assert flowedge(["bench", "bandwith", "--out", str(tmp_path)]) == 2
-    assert "ablation, acceptance, arrivals-1b, arrivals-7b, auto-ablation, bandwidth" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert "ablation, acceptance, arrivals-1b, arrivals-7b, auto-ablation, bandwidth" in said
 
 
 def test_both_kinds_of_drafting_are_run_where_they_differ(
