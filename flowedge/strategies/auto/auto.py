@@ -10,8 +10,8 @@
   4-bit weights of bitsandbytes, every segment may have a single row.
 - When: as many segments are in flight as the plan has, at most one a stage; those whose rows have died do
   not count. A further segment would only wait in front of the slowest stage, chosen on older news than the
-  segment that takes its place (late binding). For the same reason nothing is sent while it would wait for
-  longer than the forward under way takes. Sessions of one pipeline send together, in steps
+  segment that takes its place (late binding). For the same reason nothing is sent that would wait in front of
+  the slowest stage until a layer or a return tells more. Sessions of one pipeline send together, in steps
   (PipelineSteps), so that each stage has segments of several sessions to compute in one forward.
 - Drafting: each forward takes the likeliest nodes without proposals, at any depth, as many as give the most
   tokens per second of the forward (nodes_of_forward). It does not begin if the verification that it delays

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -69,6 +69,6 @@ def choose_for_session(
     return SessionShare(
         share,
         RowChoice(share.rows, plan.segments, plan.tokens_per_s, plan.thresholds[behind][:own]),
-        TripTimes(*(part[behind][:own] for part in astuple(trips))),
+        TripTimes(*(part[behind][:own] for part in (trips.trip, trips.first, trips.interval, trips.rest))),
         float(returned[0]),
     )
