@@ -121,6 +121,7 @@ def test_the_settings_are_those_asked_for() -> None:
     assert settings == {
         "model": "m",
         "drafter": "bundled+ngram",
+        "answer_store": 0,
         "quant": "none",
         "draft_quant": "auto",
         "draft_vocabulary": "auto",
@@ -148,6 +149,7 @@ def test_the_settings_are_those_asked_for() -> None:
         "strategy_options": {},
         "noise": "shared",
         "priority": "normal",
+        "tenant": "",
         "concurrency": 1,
         "ignore_eos": False,
         "system": None,

@@ -90,8 +90,13 @@ class SegmentsInFlight:
         return max(next(living, math.inf) - now, 0.0)
 
     def wait(self, now: float, times: TripTimes, rows: int) -> float:
-        """Return for how long a segment of this many rows need not be sent: it would wait in the pipeline."""
-        interval, trip = float(times.interval[rows - 1]), float(times.trip[rows - 1])
+        """Return for how long a segment need not be sent, because it would wait in the pipeline.
+
+        Args:
+            rows: of the segment; those beyond the most that the times are of do not count.
+        """
+        index = min(rows, len(times.trip)) - 1
+        interval, trip = float(times.interval[index]), float(times.trip[index])
         behind = self._last_return + (1 - _SPARE) * interval - trip
         return max(self._first_stage_free, behind, now) - now
 
