@@ -6,7 +6,7 @@
   time of a trip, of a verification and of a forward of the drafter by their rows (StepTimes), as measured in
   all requests of the pipeline.
 - Rows: the best unsent nodes of the newest tree, as long as a row adds more to the tokens of a trip than to
-  its time (plan_rows), or delays nothing. Where a single row takes much less time than two, as with the
+  its time (choose_rows), or delays nothing. Where a single row takes much less time than two, as with the
   4-bit weights of bitsandbytes, every segment may have a single row.
 - When: as many segments are in flight as the plan has, at most one a stage; those whose rows have died do
   not count. A further segment would only wait in front of the slowest stage, chosen on older news than the
@@ -19,7 +19,7 @@
   what they lengthen it by (nodes_beside).
 - A new root goes alone, unless its first layer of children is there soon enough (root_goes_alone).
 - Nothing is drafted where plain decoding is faster, and a single segment is in flight where several gain
-  nothing (DecodingTrial).
+  nothing (DraftingProbation).
 """
 
 from __future__ import annotations
