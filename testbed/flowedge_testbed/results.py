@@ -67,16 +67,19 @@ def best_settings(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if "tuned" in entry:
             place, setting = _tuned_at(entry)
             speeds.setdefault(place, {}).setdefault(setting, []).append(entry["tokens_per_s"] or 0.0)
+    best = {}
+    for place, of_settings in speeds.items():
+        means = {setting: fmean(of_datasets) for setting, of_datasets in of_settings.items()}
+        setting = max(means, key=lambda each: means[each])
+        best[place] = setting, {"settings": len(means), "gain": _ratio(means[setting], means[()])}
     kept = []
     for entry in found:
         if "tuned" not in entry:
             kept.append(entry)
             continue
         place, setting = _tuned_at(entry)
-        means = {each: fmean(of_datasets) for each, of_datasets in speeds[place].items()}
-        if setting == max(means, key=lambda each: means[each]):
-            tuned = {**entry["tuned"], "settings": len(means), "gain": _ratio(means[setting], means[()])}
-            kept.append({**entry, "tuned": tuned})
+        if setting == best[place][0]:
+            kept.append({**entry, "tuned": {**entry["tuned"], **best[place][1]}})
     return kept
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from math import exp, log
@@ -59,8 +59,10 @@ class Step:
         return f"{self.parameter:14}{scores}  -> {self.chosen:g}"
 
 
-def line_search(space: Mapping[str, Sequence[float]], start: Values, score: Score, rounds: int) -> list[Step]:
-    """Set each parameter to its best value in turn, until a whole round changes nothing.
+def line_search(
+    space: Mapping[str, Sequence[float]], start: Values, score: Score, rounds: int
+) -> Iterator[Step]:
+    """Set each parameter to its best value in turn, until a whole round changes nothing, and yield the steps.
 
     The present value of a parameter is tried too, and stays unless another value is better.
 
@@ -69,7 +71,7 @@ def line_search(space: Mapping[str, Sequence[float]], start: Values, score: Scor
         start: values of all parameters in `space`.
         rounds: most rounds.
     """
-    values, steps = dict(start), []
+    values = dict(start)
     for _ in range(rounds):
         before = dict(values)
         for parameter, tried in space.items():
@@ -77,11 +79,9 @@ def line_search(space: Mapping[str, Sequence[float]], start: Values, score: Scor
             found = score([{**values, parameter: value} for value in line])
             scores = dict(zip(line, found, strict=True))
             values[parameter] = max(line, key=lambda value: scores[value])
-            steps.append(Step(parameter, scores, values[parameter]))
-            print(steps[-1].line, flush=True)
+            yield Step(parameter, scores, values[parameter])
         if values == before:
             break
-    return steps
 
 
 def outcome(start: Values, steps: Sequence[Step]) -> Values:
@@ -179,10 +179,13 @@ def parse_space(given: Sequence[str]) -> dict[str, tuple[float, ...]]:
 
 
 def tune(prompts: Prompts, space: Mapping[str, Sequence[float]], rounds: int) -> dict[str, Any]:
-    """Search and validate; return the findings as they are written and shown."""
+    """Search, showing each step, and validate; return the findings as they are written."""
     defaults = AutoSettings()
     start: Values = {name: float(getattr(defaults, name)) for name in space}
-    steps = line_search(space, start, prompts.tuned_on, rounds)
+    steps = []
+    for step in line_search(space, start, prompts.tuned_on, rounds):
+        steps.append(step)
+        print(step.line, flush=True)
     tuned = outcome(start, steps)
     before, after = prompts.validated_on([start, tuned])
     return {

@@ -112,6 +112,11 @@ class BlockWiring:
     eagle: Eagle3Wiring | None = None
 
     @property
+    def only_drafts(self) -> bool:
+        """Whether heads of this kind, P-EAGLE and DFlash2, are neither trained nor priced in emulations."""
+        return self.eagle is not None or self.selection is not None
+
+    @property
     def depths(self) -> int:
         """How many tokens a block predicts behind the last token of the text."""
         if self.eagle is not None:

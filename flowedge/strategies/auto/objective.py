@@ -191,6 +191,6 @@ def root_goes_alone(forward_s: float, next_s: float, hit: float) -> bool:
     from the segment after it.
 
     Args:
-        next_s: time until a segment behind the root's could leave the first stage's queue.
+        next_s: time until a segment behind the root's would not wait for it.
     """
     return hit * (next_s - forward_s) < forward_s

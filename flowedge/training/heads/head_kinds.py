@@ -56,7 +56,7 @@ def head_training(
             "eagle3": load_eagle3_head,
         }
         head = loads.get(settings.kind, load_block_head)(directory, torch.float32)
-        if isinstance(head, ParallelHead) or (isinstance(head, BlockHead) and head.blocks.selection):
+        if isinstance(head, BlockHead | ParallelHead) and head.blocks.only_drafts:
             raise BadRequestError(
                 f"{directory} is a P-EAGLE or DFlash2 head, which can draft but not be trained; "
                 "begin with another head, or without --init"

@@ -201,7 +201,7 @@ def block_size(directory: Path) -> BlockSize:
         CheckpointError: as of BlockWiring.
     """
     wiring = BlockWiring.of(read_settings(directory), directory / CONFIG_NAME)
-    if wiring.eagle is not None or wiring.selection is not None:
+    if wiring.only_drafts:
         raise BadRequestError(
             f"drafter {directory}: P-EAGLE and DFlash2 heads have no price in emulations; name a DFlash, "
             "JetSpec or DSpark head, or measure on devices"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from flowedge_testbed.report.entries import Entry, place_of, unique
 from flowedge_testbed.report.figures.spread import DIFFERENCE
-from flowedge_testbed.report.leads import HELD, Lead, LeadSummary, geometric_mean, leads, setting_label
+from flowedge_testbed.report.leads import HELD, Lead, LeadSummary, leads, setting_label
 from flowedge_testbed.report.markdown import give_or_take, number, table
 from flowedge_testbed.results import CHUNK
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import geometric_mean
 from typing import Any
 
 from flowedge.core.request import Noise
@@ -135,10 +134,6 @@ class LeadSummary:
             behind=tuple(lead for lead in leads if lead.ratio < HELD),
             behind_plain=tuple(lead for ratio, lead in known if ratio < HELD),
         )
-
-
-def geometric_mean(ratios: Iterable[float]) -> float:
-    return math.exp(fmean(map(math.log, ratios)))
 
 
 def setting_label(setting: Mapping[str, float]) -> str:

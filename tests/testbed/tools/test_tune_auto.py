@@ -33,7 +33,7 @@ def test_a_line_search_climbs_until_nothing_changes() -> None:
         return [-((values["x"] - 3) ** 2) - (values["y"] - values["x"]) ** 2 / 2 for values in many]
 
     start = {"x": 0.0, "y": 0.0}
-    steps = line_search({"x": (1, 2, 3), "y": (0, 1, 2, 3)}, start, score, rounds=9)
+    steps = [*line_search({"x": (1, 2, 3), "y": (0, 1, 2, 3)}, start, score, rounds=9)]
     assert outcome(start, steps) == {"x": 3, "y": 3}
     assert [(step.parameter, step.chosen) for step in steps] == [
         ("x", 2),
@@ -44,7 +44,7 @@ def test_a_line_search_climbs_until_nothing_changes() -> None:
         ("y", 3),
     ], "and a last round that changes nothing"
     assert steps[0].scores == {0: -9, 1: -4.5, 2: -3, 3: -4.5}
-    assert len(line_search({"x": (1, 2)}, start, score, rounds=1)) == 1
+    assert len([*line_search({"x": (1, 2)}, start, score, rounds=1)]) == 1
     (flat,) = line_search({"x": (1, 2)}, start, lambda many: [1.0 for _ in many], rounds=1)
     assert flat.chosen == 0, "nothing is better"
 
