@@ -49,7 +49,7 @@ NEW_TOKENS = 128
 
 
 @dataclass(frozen=True)
-class History:
+class RequestSeries:
     """A request that is measured, and the requests before it.
 
     Attributes:
@@ -76,26 +76,26 @@ class Asker:
         source = self.models.path_source(self.directory)
         return source.path(prompt, self.sampling(seed), NEW_TOKENS, self.models.eos)
 
-    def in_new_chat(self, seed: int, first: str, last: str) -> History:
+    def in_new_chat(self, seed: int, first: str, last: str) -> RequestSeries:
         prompt = self.models.encode(first)
         before = ((prompt, self.answer(prompt, seed)),)
-        return History(before, self.models.encode(last), self.sampling(seed + 1))
+        return RequestSeries(before, self.models.encode(last), self.sampling(seed + 1))
 
-    def in_same_chat(self, seed: int, first: str, last: str) -> History:
+    def in_same_chat(self, seed: int, first: str, last: str) -> RequestSeries:
         prompt = self.models.encode(first)
         path = self.answer(prompt, seed)
         drawn = path.tokens[path.prompt_tokens :].tolist()
         whole = self.models.encode_turns((first, last), [drawn], None)
-        return History(((prompt, path),), whole, self.sampling(seed + 1))
+        return RequestSeries(((prompt, path),), whole, self.sampling(seed + 1))
 
-    def after_others(self, texts: Sequence[str]) -> Iterator[History]:
+    def after_others(self, texts: Sequence[str]) -> Iterator[RequestSeries]:
         before: list[tuple[Prompt, TruePath]] = []
         for seed, text in enumerate(texts):
             prompt = self.models.encode(text)
-            yield History(tuple(before), prompt, self.sampling(seed))
+            yield RequestSeries(tuple(before), prompt, self.sampling(seed))
             before.append((prompt, self.answer(prompt, seed)))
 
-    def histories(self, data: Path, samples: int) -> dict[str, list[History]]:
+    def histories(self, data: Path, samples: int) -> dict[str, list[RequestSeries]]:
         chats, functions = (
             [json.loads(line)["turns"] for line in (data / f"{name}.jsonl").open(encoding="utf-8")][:samples]
             for name in ("mt_bench", "humaneval")
@@ -123,7 +123,7 @@ def renamed(code: str) -> str:
 
 
 @dataclass(frozen=True)
-class Measured:
+class WayFigures:
     """The records of one way on the histories of a set, by place, and those that count cycles."""
 
     by_place: dict[str, list[RunRecord]]
@@ -140,7 +140,9 @@ class Measured:
         return found
 
 
-def measure(models: ModelSet, directory: Path, histories: Sequence[History], *, stored: bool) -> Measured:
+def measure(
+    models: ModelSet, directory: Path, histories: Sequence[RequestSeries], *, stored: bool
+) -> WayFigures:
     """Replay the last request of each history; `stored`: whether drafts look up in the answers before."""
     backend = ReplayBackend(models, directory)
     scenario = read_scenario(find_scenario("regimes"))
@@ -164,7 +166,7 @@ def measure(models: ModelSet, directory: Path, histories: Sequence[History], *, 
         task = Task(history.prompt, history.sampling, NEW_TOKENS, runs, earlier if stored else ())
         for (name, method), (_, record, _) in zip(asked, backend.measure(task), strict=True):
             (cycles if method == ACCEPTANCE else by_place[name]).append(record)
-    return Measured(by_place, cycles)
+    return WayFigures(by_place, cycles)
 
 
 def main() -> None:
