@@ -36,7 +36,7 @@ class Verdict:
         if self.complaint is not None and not self.measured_tokens:
             return f"check: the output DIFFERS from the plain model's: {self.complaint}"
         basis = (
-            f"tolerance {self.tolerance:.2g} in logits: 1-row against 16-row forwards differ by up to "
+            f"tolerance {self.tolerance:.2g} in logits: forwards of 1 and of several rows differ by up to "
             f"{self.measured:.2g} over {self.measured_tokens} tokens"
         )
         if self.complaint is not None:

@@ -43,9 +43,10 @@ def test_lost_pipelines_leave_no_descriptor_and_no_thread() -> None:
         for number in range(LOSSES):
             lose(started, f"lost{number}")
         for agent, at_first in zip(survivors, before, strict=True):
+            # A connection may be open in one count alone; what each loss leaves behind counts LOSSES times.
             await_that(
                 lambda agent=agent, at_first=at_first: all(  # type: ignore[misc]
-                    now <= then for now, then in zip(held(agent), at_first, strict=True)
+                    now < then + LOSSES for now, then in zip(held(agent), at_first, strict=True)
                 ),
                 f"{agent.name} had {at_first} descriptors and threads after the first loss",
                 seconds=20.0,

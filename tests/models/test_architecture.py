@@ -220,6 +220,7 @@ ARCHITECTURES["gpt_oss"] = {
     ),
 }
 ARCHITECTURES["glm4_moe_lite"] = {
+    "intermediate": 64,
     "kv_heads": 1,
     "head_size": 72,
     "scaling": 20**-0.5,

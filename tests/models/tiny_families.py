@@ -96,6 +96,7 @@ GRANITE: dict[str, Any] = {
     "attention_bias": True,
 }
 LATENT: dict[str, Any] = {
+    "intermediate_size": 64,  # whole groups of every format
     "num_key_value_heads": 4,
     "q_lora_rank": 96,
     "kv_lora_rank": 64,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -152,10 +153,13 @@ class ReferenceModel:
         return Judgement(len(ours), tolerance, tuple(ties), None)
 
     @torch.inference_mode()
-    def measure_tolerance(self, token_ids: Sequence[int], rows: int = 16) -> Tolerance:
+    def measure_tolerance(self, token_ids: Sequence[int], rows: Sequence[int] = (16, 2, 5, 3)) -> Tolerance:
         """Measure how much the logits of a text depend on the number of rows in a forward.
 
-        `token_ids` is a text similar to the text to check; a few hundred tokens are enough.
+        Args:
+            token_ids: a text similar to the text to check; a few hundred tokens are enough.
+            rows: the numbers of rows that are compared with one, in turns: libraries multiply a few rows
+                by other operations than many.
 
         Raises:
             BadRequestError: when the text is shorter than two tokens.
@@ -167,8 +171,9 @@ class ReferenceModel:
             )
         single, several = DynamicCache(config=self.model.config), DynamicCache(config=self.model.config)
         largest = 0.0
-        for start in range(0, len(token_ids), rows):
-            chunk = list(token_ids[start : start + rows])
+        left, widths = list(token_ids), cycle(rows)
+        while left:
+            chunk = [left.pop(0) for _ in range(min(next(widths), len(left)))]
             together = self._logits(chunk, several)
             for row, token in enumerate(chunk):
                 alone = self._logits([token], single)
