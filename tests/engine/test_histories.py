@@ -419,6 +419,7 @@ BUGS: dict[str, tuple[int, Bug]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_the_protocol_is_noticed(bug, monkeypatch):
     check_noticed(bug, *BUGS[bug], monkeypatch)

@@ -160,7 +160,7 @@ def test_where_the_last_stage_draws(model: Model, strategy: str) -> None:
     assert token_ids(outputs) == model.plain("fp32", "T1")
 
 
-@pytest.mark.parametrize("strategy", [PLAIN, "auto", "flowspec"])
+@pytest.mark.parametrize("strategy", dealt([PLAIN, "auto", "flowspec"], {"auto"}.__contains__))
 def test_a_chat_begins_with_the_rows_of_the_turn_before(model: Model, strategy: str) -> None:
     """The state is behind all rows of an ended session: a prompt that goes on from there reuses them."""
     reference, served = ReferenceModel.load(model.checkpoint), model.pipeline(kept_rows=10_000)

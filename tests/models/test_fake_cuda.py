@@ -345,6 +345,7 @@ def imports_torch(path: Path) -> bool:
     return False
 
 
+@pytest.mark.proof
 def test_every_module_that_computes_is_run(
     gpu: FakeCuda, families: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_process_is_lost(shelf: Shelf, place: int, number: signal.Signals, sta
     assert samples[f'flowedge_devices_lost_total{{state="{state}"}}'] >= 1
 
 
+@pytest.mark.proof
 def test_a_device_that_comes_and_goes_is_left_out(shelf: Shelf) -> None:
     """It is taken back when no answer runs, each time, until it is left out for longer."""
 

@@ -145,6 +145,7 @@ def test_a_pipeline_that_cannot_be_set_up_again_is_given_up_in_time() -> None:
                 client.generate("Hi", max_new_tokens=100).result()
 
 
+@pytest.mark.proof
 def test_a_pipeline_that_a_client_asked_for_has_its_stages_again() -> None:
     """With no settings of its own, the draft node knows of the stages by that request alone."""
     with agents(["d0", "v1", "v2"]) as started:

@@ -237,6 +237,7 @@ BUGS: dict[str, tuple[int, Bug]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_noticed(bug: str, monkeypatch: Patch) -> None:
     check_noticed(bug, *BUGS[bug], monkeypatch)

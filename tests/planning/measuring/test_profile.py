@@ -60,7 +60,7 @@ def test_files_that_are_there_are_kept(
     assert run(["profile", "--out", str(tmp_path / SCENARIO)]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_this_machine_is_measured_and_its_profile_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

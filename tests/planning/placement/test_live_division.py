@@ -81,6 +81,7 @@ def test_a_device_that_slows_answers_down_is_left_out_with_the_reason() -> None:
     assert "left out: bench (" in found.words(NAMES)
 
 
+@pytest.mark.proof
 def test_another_device_drafts_where_that_is_clearly_faster() -> None:
     small = measured(5.0, memory_gib=0.3)
     fleet = Fleet({"d0": small, "a": measured(4.0), "b": measured(4.0)}, LINK, {})

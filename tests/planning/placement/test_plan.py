@@ -57,6 +57,7 @@ def test_a_board_that_would_slow_the_answer_down_is_left_out() -> None:
         assert "with it" in each.why
 
 
+@pytest.mark.proof
 def test_equal_boards_share_the_layers_and_drafts_pay() -> None:
     goal, fleet = Goal(shipped.model(LLAMA), "nf4"), fleet_of(*["orin-nano-8gb"] * 4)
     made = plan(goal, fleet)
@@ -89,6 +90,7 @@ def test_layers_are_moved_where_bounds_do_not_find_the_best_division() -> None:
             assert tokens_per_s(pipeline, goal) <= 1.05 * planned.tokens_per_s
 
 
+@pytest.mark.proof
 def test_a_drafter_that_is_never_right_is_no_help() -> None:
     goal = Goal(shipped.model(LLAMA), "nf4", hits=(0.0,))
     made = plan(goal, fleet_of("orin-nano-8gb", "orin-nano-8gb", "orin-nano-8gb"))
@@ -208,6 +210,7 @@ def test_a_config_of_a_mixture_gives_its_sizes(tmp_path: Path) -> None:
         from_config("m", SimpleNamespace(**CONFIG, kv_lora_rank=512))
 
 
+@pytest.mark.proof
 def test_a_mixture_is_planned_over_boards_none_of_which_holds_it() -> None:
     nano = shipped.device("orin-nano-8gb")
     fleet = Fleet(dict.fromkeys("abcde", nano), shipped.link("gigabit"), {})

@@ -11,6 +11,7 @@ from tests.testbed.changing import both_answers, place_of
 
 TOKENS = 192
 PLACES = [
+    "8b-fp16-2rtx3060-stage-halves",
     "7b-fp16-4nano-30ms-more",
     "7b-fp16-4nano-stage-halves",
     "7b-fp16-4nano-draft-node-halves",
@@ -21,19 +22,9 @@ PLACES = [
 ]
 
 
-def check(pair: ModelSet, directory: Path, place: str) -> None:
-    found = both_answers(pair, directory, place_of(place), "auto", TOKENS)
-    assert 0 < found.token < TOKENS / 2
-    assert found.share >= 0.94
-
-
-def test_auto_goes_on_as_one_that_knew_where_a_stage_becomes_half_as_fast(
-    pair: ModelSet, tmp_path: Path
-) -> None:
-    check(pair, tmp_path, "8b-fp16-2rtx3060-stage-halves")
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("place", PLACES)
 def test_auto_goes_on_as_one_that_knew(pair: ModelSet, tmp_path: Path, place: str) -> None:
-    check(pair, tmp_path, place)
+    found = both_answers(pair, tmp_path, place_of(place), "auto", TOKENS)
+    assert 0 < found.token < TOKENS / 2
+    assert found.share >= 0.94
