@@ -24,7 +24,10 @@ def held(agent: AgentProcess) -> tuple[int, ...]:
 def lose(started: list[AgentProcess], pipeline: str) -> None:
     """Set a pipeline up, and kill its last stage in the middle of an answer."""
     become_pipeline(started, pipeline=pipeline)
-    with Client(started[0].address) as client, client.generate("Hi", max_new_tokens=1500) as answer:
+    with (
+        Client(started[0].address) as client,
+        client.generate("Hi", max_new_tokens=1500, ignore_eos=True) as answer,
+    ):
         next(answer)
         started[-1].kill()
         with pytest.raises(DeviceLostError):

@@ -76,6 +76,7 @@ def test_two_requests_at_once_do_not_see_each_other(cluster4: str) -> None:
             assert_equal(generation.result(), sampling, reference("none"))
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(("stages", "verification"), dealt_thinly([1, 8], ["draft-node", "last-stage"]))
 def test_over_one_stage_and_over_one_layer_a_stage(

@@ -113,6 +113,7 @@ def test_a_chat_goes_on_when_a_device_is_killed(shelf: Shelf, device: str) -> No
     assert recoveries(shelf.gateway) > before
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("device", ["v2", "d0"])
 def test_a_request_without_a_stream_takes_longer(shelf: Shelf, device: str) -> None:
     shelf.await_ready()
@@ -227,6 +228,7 @@ def test_a_pipeline_that_the_gateway_sets_up_again_goes_on(tmp_path: Any) -> Non
     assert text_of(received) == whole
 
 
+@pytest.mark.proof
 def test_a_stream_goes_on_at_the_standby_of_a_draft_node_that_does_not_come_back() -> None:
     with agents(["d0", "d1", "v1"]) as (draft_node, standby, stage):
         spec = PipelineSpec(

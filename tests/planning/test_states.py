@@ -101,6 +101,7 @@ def test_layers_without_experts_and_latent_attention_are_counted_as_they_are(
         assert stage_parts(pipeline, stage, 30)["KV of 30 rows"] == 30 * row
 
 
+@pytest.mark.proof
 def test_a_glm_flash_is_planned() -> None:
     sizes = from_config("GLM-4.7-Flash", Glm4MoeLiteConfig())
     (experts, many), (dense, one) = sizes.kinds()

@@ -31,6 +31,7 @@ def network() -> Iterator[Namespaces]:
         yield namespaces
 
 
+@pytest.mark.proof
 def test_several_boards(network: Namespaces, tmp_path: Path) -> None:
     names = ["laptop", "kitchen", "attic"]
     for name in names:

@@ -15,6 +15,7 @@ ASKED = {"max_new_tokens": 120, "ignore_eos": True, "temperature": 1.0, "seed": 
 STORY = "Tell me a long story about a hen and a goose."
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_a_spare_fetches_while_nobody_asks(tmp_path: Path) -> None:

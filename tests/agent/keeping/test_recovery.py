@@ -81,6 +81,7 @@ def test_a_stage_that_is_stopped_hands_over_at_once() -> None:
             client.close()
 
 
+@pytest.mark.proof
 def test_a_draft_node_that_is_stopped_waits_for_no_answer_that_goes_on_by_itself() -> None:
     with agents(["v1", "v2"]) as stages:
         settings = {

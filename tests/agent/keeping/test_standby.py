@@ -84,6 +84,7 @@ def stands_by(standby: AgentProcess, draft_node: AgentProcess) -> None:
     )
 
 
+@pytest.mark.proof
 @slow
 def test_a_standby_leads_the_pipeline_until_it_is_lost_itself() -> None:
     with agents(["d1", "v1", "v2"]) as (standby, *stages):

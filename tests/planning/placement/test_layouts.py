@@ -125,6 +125,7 @@ def compare_with_every_layout(fleet: Fleet) -> None:
         ), "each is a layout that fits"
 
 
+@pytest.mark.proof
 @settings(max_examples=120, deadline=None)
 @given(fleets())
 def test_the_quickest_round_and_the_least_slowest_device_are_found(fleet: Fleet) -> None:

@@ -233,6 +233,7 @@ def test_another_device_makes_no_plan_slower(seed: int) -> None:
         assert plan(made.goal, larger).best.tokens_per_s >= before / TRIED
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", range(3))
 def test_no_other_planner_is_faster(seed: int) -> None:
     """Over random fleets; `python -m testbed.tools.planners` tries 60 larger ones."""

@@ -75,6 +75,7 @@ def test_the_shipped_scenarios_can_be_planned(name: str) -> None:
         assert len(made.cells) >= made.num_runs > 0
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_two_runs_write_the_same_results(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

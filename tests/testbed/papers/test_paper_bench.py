@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.proof
 def test_an_experiment_is_printed_above_the_papers_figures(pair: ModelSet, tmp_path: Path) -> None:
     options = BenchOptions(Path(), tmp_path, quick=True, data=tmp_path, processes=1)
     said, loaded = Said(), {ModelSetNames().model_dump_json(): pair}
