@@ -9,8 +9,7 @@ from flowedge.core.errors import BadRequestError
 
 CROSS_ENTROPY_WEIGHT = 0.1  # as published; the feature loss has the weight 1
 DRAFT_VOCAB = 32000  # the draft vocabulary of published EAGLE-3 heads
-UNROLL = 7  # as published
-
+UNROLLED = {"eagle3": 7}  # steps of a kind on its own output, as published; of the others one
 BLOCK_SIZE = 16  # as published, of DFlash and JetSpec
 HEAD_LAYERS = 5  # as published
 
@@ -38,7 +37,7 @@ class TrainingSettings:
     learning_rate: float | None = None  # peak; None for trainer.default_learning_rate
     cross_entropy_weight: float = CROSS_ENTROPY_WEIGHT  # EAGLE-1/2 heads only
     draft_vocab: int = DRAFT_VOCAB  # the most tokens that an EAGLE-3 head can propose
-    unroll: int = UNROLL  # steps that a row of an EAGLE-3 head is trained through
+    unroll: int | None = None  # steps that a row of an EAGLE head is trained through; None for UNROLLED
     block_size: int = BLOCK_SIZE  # rows of a block of a block head
     head_layers: int = HEAD_LAYERS  # of a block head
     self_generate: int = 0  # prompts that the target answers itself, once at T=0 and once at T=1
@@ -47,6 +46,11 @@ class TrainingSettings:
     quant: str = "none"  # quantisation of the target's layers
     dtype: str = "float32"  # dtype of the target's other weights; the head is trained in float32
     seed: int = 0
+
+    @property
+    def steps_of_a_row(self) -> int:
+        """The steps that a row is trained through, each but the first on the head's own output."""
+        return UNROLLED.get(self.kind, 1) if self.unroll is None else self.unroll
 
     def finished_share(self, step: int, spent_s: float) -> float:
         """Return the finished share of the training, 0 to 1.
@@ -70,7 +74,7 @@ class TrainingSettings:
             "--lr": self.learning_rate is not None and not 0 < self.learning_rate < float("inf"),
             "--cross-entropy-weight": not 0 <= self.cross_entropy_weight < float("inf"),
             "--draft-vocab": self.draft_vocab < 1,
-            "--unroll": self.unroll < 1,
+            "--unroll": self.steps_of_a_row < 1,
             "--block-size": self.block_size < 2,
             "--head-layers": self.head_layers < 1,
             "--self-generate": self.self_generate < 0,

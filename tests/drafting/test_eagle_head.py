@@ -109,11 +109,18 @@ def test_dtype_leaves_rotary_frequencies_exact(tmp_path: Path) -> None:
     assert torch.equal(head.rotary_emb.inv_freq, small_head().rotary_emb.inv_freq)
 
 
+def whole(head: EagleHead, embedded: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+    """The head's rows of whole sequences from position 0: [batch, length, hidden]."""
+    positions = torch.arange(features.shape[1])[None]
+    rows: torch.Tensor = head(embedded, features, positions, None, None)
+    return rows
+
+
 @pytest.mark.parametrize("steps", [(9,), (4, 1, 3, 1), (1,) * 9])
 def test_incremental_equals_full_causal_forward(steps: tuple[int, ...]) -> None:
     head = small_head()
     embeddings, features = torch.randn(2, 9, HIDDEN)
-    full = head.forward_causal(embeddings[None], features[None])[0]
+    full = whole(head, embeddings[None], features[None])[0]
     cache, done, predicted = empty_cache(head, 16), 0, []
     for rows in steps:
         end = done + rows
@@ -135,7 +142,7 @@ def test_layer_equals_transformers_decoder_layer_without_input_norm() -> None:
     with torch.no_grad():
         fused = head.fc(torch.cat((embeddings, features), dim=-1))
         expected = reference(fused, position_embeddings=rotary)
-    torch.testing.assert_close(head.forward_causal(embeddings, features), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(whole(head, embeddings, features), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ from tests.support.breadth import dealt
 pytestmark = pytest.mark.slow
 TRAINING = TrainingSettings(steps=20, batch_tokens=128, max_length=48, learning_rate=5e-3, evaluate=1, seed=3)
 KINDS = {
-    "eagle": (TRAINING, EagleHead),
+    "eagle": (replace(TRAINING, unroll=2), EagleHead),
     "eagle3": (replace(TRAINING, kind="eagle3", draft_vocab=3000, unroll=3), Eagle3Head),
     "dspark": (replace(TRAINING, kind="dspark", block_size=4, head_layers=2), BlockHead),
 }

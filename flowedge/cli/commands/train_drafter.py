@@ -54,7 +54,12 @@ def train_drafter(
             help="Number of tokens that an EAGLE-3 head can propose: the most frequent in the data."
         ),
     ] = 32000,
-    unroll: Annotated[int, typer.Option(help="Training steps of EAGLE-3 on its own output.")] = 7,
+    unroll: Annotated[
+        int | None,
+        typer.Option(
+            help="Training steps of an EAGLE head on its own output. Default: 7 of EAGLE-3, else 1."
+        ),
+    ] = None,
     block_size: Annotated[int, typer.Option(help="Rows of a block of a block head.")] = 16,
     head_layers: Annotated[int, typer.Option(help="Layers of a block head.")] = 5,
     self_generate: Annotated[

@@ -70,12 +70,6 @@ class EagleHead(StepHead):
         predicted: Tensor = self.layers[0](self.fc(self.joined(embedded, hidden)), context)
         return predicted
 
-    def forward_causal(self, token_embeddings: Tensor, features: Tensor) -> Tensor:
-        """Run whole sequences from position 0; inputs and result are [batch, length, hidden]."""
-        positions = torch.arange(features.shape[1], device=features.device)[None]
-        predicted: Tensor = self(token_embeddings, features, positions, None, None)
-        return predicted
-
 
 def load_eagle_head(directory: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> EagleHead:
     """Load a published EAGLE-1/2 checkpoint folder, for evaluation and with weights in `dtype`."""

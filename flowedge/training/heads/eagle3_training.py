@@ -5,8 +5,7 @@ The recipe is the published one (EAGLE-3, arXiv 2503.01840).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,10 @@ from torch.nn import functional as F
 
 from flowedge.drafting.heads.eagle3_head import Eagle3Head, save_eagle3_head
 from flowedge.drafting.token_counts import TokenCounts
-from flowedge.models.rotary import Angles
 from flowedge.training.documents import Batch, TrainingText
 from flowedge.training.heads.head_training import HeadTraining, LossSums
+from flowedge.training.heads.unrolled import step_weights, unrolled
 from flowedge.training.target import TrainingTarget
-
-STEP_DECAY = 0.8  # the factor on the weight of a step, from one step to the next
 
 
 class Eagle3Training(HeadTraining):
@@ -36,8 +33,7 @@ class Eagle3Training(HeadTraining):
         self._ids = head.d2t + torch.arange(len(head.d2t), device=target.device)
         self._proposable = torch.zeros(target.lm_head.vocab_size, dtype=torch.bool, device=target.device)
         self._proposable[self._ids] = True
-        weights = STEP_DECAY ** torch.arange(unroll)
-        self._weights: list[float] = (weights / weights.sum()).tolist()
+        self._weights = step_weights(unroll)
 
     def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: LossSums) -> None:  # noqa: ARG002
         """Leave out rows whose likeliest token the head cannot propose; see HeadTraining.backward."""
@@ -97,57 +93,6 @@ class Eagle3Training(HeadTraining):
         sums.share += share * len(states)
         sums.token += share * loss.item()
         sums.agreed += share * float((logits.argmax(dim=-1) == wanted.argmax(dim=-1)).sum())
-
-
-def unrolled(head: Eagle3Head, embedded: Tensor, states: Tensor, steps: int) -> Iterator[Tensor]:
-    """Yield the head's output [texts, rows, hidden] after each of `steps` steps on its own output.
-
-    Row t of step s stands for the draft node of depth s below the true rows up to t. It has RoPE position
-    t + s and embedding t + s, reads the output of row t in the step before, and sees the true rows up to t
-    and the rows t of the steps between.
-
-    Args:
-        embedded: [texts, rows + steps - 1, hidden]; row t is the embedding of token t + 1.
-        states: [texts, rows, hidden], the states of true rows.
-    """
-    rows = states.shape[1]
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
-    for step in range(steps):
-        rotation = head.rotary_emb(states, torch.arange(step, step + rows, device=states.device)[None])
-        context = _BranchAttention(rotation, keys, values)
-        states = head.predict(embedded[:, step : step + rows], states, context)
-        yield states
-
-
-@dataclass(frozen=True)
-class _BranchAttention:
-    """Attention of all branches: causal over the first step's rows, then over a row's own later steps.
-
-    Attributes:
-        keys, values: by step, each [texts, kv_heads, rows, head_dim]; the first step's are the true rows'.
-    """
-
-    rotation: Angles
-    keys: list[Tensor]
-    values: list[Tensor]
-
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float | None = None) -> Tensor:
-        self.keys.append(keys)
-        self.values.append(values)
-        # Query heads with a common key head lie beside each other: [texts, kv_heads, group, rows, head_dim].
-        scaled = queries * (queries.shape[-1] ** -0.5 if scaling is None else scaling)
-        grouped = scaled.reshape(len(scaled), keys.shape[1], -1, *scaled.shape[2:])
-        rows = queries.shape[2]
-        causal = torch.ones(rows, rows, dtype=torch.bool, device=queries.device).tril()
-        true = grouped @ self.keys[0][:, :, None].transpose(-1, -2)
-        scores = [true.masked_fill(~causal, -torch.inf)]
-        scores += [(grouped * later[:, :, None]).sum(-1, keepdim=True) for later in self.keys[1:]]
-        weights = torch.cat(scores, dim=-1).float().softmax(dim=-1).to(queries.dtype)
-        attended = weights[..., :rows] @ self.values[0][:, :, None]
-        for index, later in enumerate(self.values[1:]):
-            attended = attended + weights[..., rows + index, None] * later[:, :, None]
-        return attended.flatten(1, 2)
 
 
 def draft_vocabulary(documents: Sequence[TrainingText], vocab: int, size: int) -> Tensor:

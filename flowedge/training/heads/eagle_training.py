@@ -1,6 +1,7 @@
 """Training of an EAGLE-1/2 head, which predicts the feature and the token one row ahead.
 
-Losses and noise are those of the published recipe (EAGLE, arXiv 2401.15077).
+Losses and noise are those of the published recipe (EAGLE, arXiv 2401.15077). Further steps on the head's own
+output are HASS's context alignment (arXiv 2408.15766, section 3.2).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,6 +17,7 @@ from torch.nn import functional as F
 from flowedge.drafting.heads.eagle_head import EagleHead, save_eagle_head
 from flowedge.training.documents import Batch
 from flowedge.training.heads.head_training import HeadTraining, LossSums
+from flowedge.training.heads.unrolled import step_weights, unrolled
 from flowedge.training.target import TrainingTarget
 
 NOISE = 0.1  # half-width of the uniform noise on features, in units of their standard deviation
@@ -55,33 +58,50 @@ class EagleTraining(HeadTraining):
     head: EagleHead
 
     def __init__(
-        self, head: EagleHead, target: TrainingTarget, cross_entropy_weight: float, compute: torch.dtype
+        self,
+        head: EagleHead,
+        target: TrainingTarget,
+        cross_entropy_weight: float,
+        unroll: int,
+        compute: torch.dtype,
     ) -> None:
+        """Train each row through `unroll` steps."""
         super().__init__(head, target, compute)
         self._weight = cross_entropy_weight
+        self._steps = step_weights(unroll)
 
     def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: LossSums) -> None:
         features = batch.rows
         given = with_noise(features[:, :-1], batch.spread, noise)
-        embedded = self._target.embed(batch.tokens[:, 1:])
-        rows = F.pad(batch.counted[:, 2:], (0, 1))
+        steps = len(self._steps)
+        embedded = self._target.embed(np.pad(batch.tokens[:, 1:], ((0, 0), (0, steps - 1))))
         with self.products(features):
-            predicted = self.head.forward_causal(embedded, given)[rows].float()
-        wanted = features[:, 1:][rows]
-        # Backwards in two parts, so that only a piece's logits are in memory at a time.
-        leaf = predicted.detach().requires_grad_()
-        for piece in self.pieces(len(leaf), self._target.lm_head.vocab_size):
-            self._backward_logits(leaf[piece], wanted[piece], update_rows, sums)
-        predicted.backward(leaf.grad)  # type: ignore[no-untyped-call]
+            outputs = list(unrolled(self.head, embedded, given, steps))
+        chosen: list[Tensor] = []
+        gradients: list[Tensor] = []
+        for step, (output, share) in enumerate(zip(outputs, self._steps, strict=True)):
+            # Row t of this step predicts the feature of row t + 1 + step.
+            rows = batch.counted[:, 2 + step :]
+            predicted = output[:, : rows.shape[1]][rows].float()
+            wanted = features[:, 1 + step : 1 + step + rows.shape[1]][rows]
+            # Backwards in two parts, so that only a piece's logits are in memory at a time.
+            leaf = predicted.detach().requires_grad_()
+            for piece in self.pieces(len(leaf), self._target.lm_head.vocab_size):
+                self._backward_logits(leaf[piece], wanted[piece], share / update_rows, sums)
+            if leaf.grad is not None:
+                chosen.append(predicted)
+                gradients.append(leaf.grad)
+        if chosen:
+            torch.autograd.backward(chosen, gradients)
 
     def save(self, directory: Path) -> None:
         save_eagle_head(self.head, directory)
 
-    def _backward_logits(self, predicted: Tensor, wanted: Tensor, update_rows: int, sums: LossSums) -> None:
+    def _backward_logits(self, predicted: Tensor, wanted: Tensor, share: float, sums: LossSums) -> None:
         logits = self._target.lm_head.differentiable_logits(predicted)
         with torch.no_grad():
             wanted_logits = self._target.lm_head.differentiable_logits(wanted)
-        weight = len(predicted) / update_rows
+        weight = share * len(predicted)
         losses = head_losses(predicted, wanted, logits, wanted_logits)
         torch.autograd.backward(weight * losses.total(self._weight))
         agreement = (logits.argmax(-1) == wanted_logits.argmax(-1)).float().mean()

@@ -81,8 +81,8 @@ def head_training(
     if isinstance(head, BlockHead):
         return BlockTraining(head, target, compute)
     if isinstance(head, Eagle3Head):
-        return Eagle3Training(head, target, settings.unroll, compute)
-    return EagleTraining(head, target, settings.cross_entropy_weight, compute)
+        return Eagle3Training(head, target, settings.steps_of_a_row, compute)
+    return EagleTraining(head, target, settings.cross_entropy_weight, settings.steps_of_a_row, compute)
 
 
 def new_head(config: Any, generator: torch.Generator | None = None) -> EagleHead:
