@@ -49,17 +49,24 @@ class AcceptanceLength:
 
     Attributes:
         lookup: the acceptance length of lookup in the text (ngram) on these prompts; 0 if not measured.
+        accepted_at: of each depth of the tree, the cycles that accepted a draft token there.
     """
 
     prompts: int
     tokens: int
     cycles: int
     lookup: float = 0.0
+    accepted_at: tuple[int, ...] = ()
 
     @property
     def length(self) -> float:
         """The mean tokens of a cycle, accepted and bonus tokens; 0 without cycles."""
         return self.tokens / self.cycles if self.cycles else 0.0
+
+    @property
+    def by_depth(self) -> list[float]:
+        """The shares of the cycles that accepted a draft token of each depth; with 1 they are the length."""
+        return [count / self.cycles for count in self.accepted_at]
 
     @property
     def is_of_use(self) -> bool:
@@ -274,12 +281,11 @@ def _evaluate(
     limit_s = math.inf if settings.minutes is None else 60 * settings.minutes * EVALUATION_SHARE
     if fitting and settings.minutes is not None:
         observer.say(f"evaluating for up to {2 * limit_s:.0f} s, and a prompt each, beyond the training")
-    done, tokens, cycles = _decoded(target, str(head), fitting, limit_s, observer)
-    lookup = 0.0
-    if done and not target.taps:  # a pipeline with taps runs with no other drafter
-        _, lookup_tokens, lookup_cycles = _decoded(target, NGRAM, fitting[:done], limit_s, observer)
-        lookup = lookup_tokens / lookup_cycles if lookup_cycles else 0.0
-    return AcceptanceLength(done, tokens, cycles, lookup)
+    found = _decoded(target, str(head), fitting, limit_s, observer)
+    if not found.prompts or target.taps:  # a pipeline with taps runs with no other drafter
+        return found
+    lookup = _decoded(target, NGRAM, fitting[: found.prompts], limit_s, observer)
+    return replace(found, lookup=lookup.length)
 
 
 def _decoded(
@@ -288,18 +294,22 @@ def _decoded(
     prompts: Sequence[list[int]],
     limit_s: float,
     observer: TrainingObserver,
-) -> tuple[int, int, int]:
-    """Answer prompts with a drafter for up to `limit_s` seconds; return the prompts, tokens and cycles."""
+) -> AcceptanceLength:
+    """Answer prompts with a drafter for up to `limit_s` seconds."""
     questions = [Question(prompt, SamplingParams(), NEW_TOKENS) for prompt in prompts]
     what = "evaluating" if drafter != NGRAM else "evaluating lookup"
-    began, done, tokens, cycles = time.monotonic(), 0, 0, 0
+    began, done = time.monotonic(), 0
+    rounds: list[int] = []  # the tokens of each cycle, of which the last is no draft token
     for counters in target.decode(drafter, questions, STRATEGY):
-        rounds = counters.accepted_per_round
-        done, tokens, cycles = done + 1, tokens + sum(rounds), cycles + len(rounds)
+        rounds += counters.accepted_per_round
+        done += 1
         observer.advance(what, done, len(prompts))
         if time.monotonic() - began > limit_s:
             break
-    return done, tokens, cycles
+    accepted_at = tuple(
+        sum(tokens > depth for tokens in rounds) for depth in range(1, max(rounds, default=1))
+    )
+    return AcceptanceLength(done, sum(rounds), len(rounds), accepted_at=accepted_at)
 
 
 def _known_result(out: Path, states: StateFolder, settings: TrainingSettings) -> AcceptanceLength | None:
@@ -315,7 +325,8 @@ def _known_result(out: Path, states: StateFolder, settings: TrainingSettings) ->
             return None
         found = report["evaluation"]
         prompts, tokens, cycles = (int(found[name]) for name in ("prompts", "tokens", "cycles"))
-        return AcceptanceLength(prompts, tokens, cycles, float(found.get("lookup", 0.0)))
+        accepted_at = tuple(map(int, found.get("accepted_at", ())))
+        return AcceptanceLength(prompts, tokens, cycles, float(found.get("lookup", 0.0)), accepted_at)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -346,6 +357,7 @@ def _write_report(
         "evaluation": {
             "acceptance_length": round(acceptance.length, 4),
             **asdict(acceptance),
+            "accepted_by_depth": [round(share, 4) for share in acceptance.by_depth],
             "strategy": STRATEGY,
             "temperature": 0.0,
             "new_tokens": NEW_TOKENS,

@@ -115,6 +115,7 @@ def test_the_loss_falls_and_the_head_drafts_losslessly(
     report = json.loads((out / "training.json").read_text())
     assert report["training"]["step"] == 20
     assert report["evaluation"]["acceptance_length"] == pytest.approx(acceptance.length, abs=1e-4)
+    assert 1 + sum(report["evaluation"]["accepted_by_depth"]) == pytest.approx(acceptance.length, abs=1e-3)
 
     checkpoint = Checkpoint(target)
     head = LMHead.load(checkpoint)
@@ -290,6 +291,7 @@ def test_the_evaluation_of_a_short_training_is_bounded(monkeypatch: pytest.Monke
     settings, watcher = TrainingSettings(minutes=5, evaluate=4), Recorder()
     acceptance = _evaluate(cast(TrainingTarget, Slow()), Path("head"), [[1]] * 4, settings, watcher)
     assert (acceptance.prompts, acceptance.length, acceptance.lookup) == (2, 1.5, 1.5)
+    assert acceptance.by_depth == [0.5], "every other cycle accepted a child of the root"
     assert watcher.lines == ["evaluating for up to 60 s, and a prompt each, beyond the training"]
     assert clock[-1] == 120.0
 
