@@ -26,6 +26,7 @@ from tests.support.page_cache import cached_pages, leave_page_cache
 needs_kernels = pytest.mark.skipif(bool(missing_reason()), reason=f"no kernels: {missing_reason()}")
 EMBEDDING = "model.embed_tokens.weight"
 SHAPE = (12_000, 4096)  # 94 MiB in bfloat16, more than the size from which memory is asked for
+KEPT = 0.99  # of the pages; the system may take back some of them at any time
 BOUND = 3 * CHUNK_BYTES // mmap.PAGESIZE  # pages: a chunk, what was read ahead, and what lies before a chunk
 
 
@@ -81,7 +82,7 @@ def test_a_cpu_gives_pages_back_where_memory_is_short(
     memory_of(checkpoint.stored_bytes, monkeypatch)
     plenty = load_parameter(checkpoint, EMBEDDING, SHAPE, dtype, cpu)
     of_weight = SHAPE[0] * SHAPE[1] * 2 // mmap.PAGESIZE
-    assert cached_pages(watched.file) >= of_weight, "the next start reads memory"
+    assert cached_pages(watched.file) >= KEPT * of_weight, "the next start reads memory"
     assert torch.equal(short, plenty) and short.dtype == dtype
 
 
@@ -103,7 +104,8 @@ def test_the_cache_of_quantised_weights_gives_pages_back_when_it_is_asked_to(tmp
     cache, key = QuantCache(tmp_path / "cache", 1 << 30), CacheKey("a", "", "int8", "1")
     cache.put(key, {"weight": torch.zeros(1 << 22, dtype=torch.uint8)})
     leave_page_cache(cache.path(key))
-    assert cache.get(key) is not None and cached_pages(cache.path(key)) >= (1 << 22) // mmap.PAGESIZE
+    assert cache.get(key) is not None
+    assert cached_pages(cache.path(key)) >= KEPT * (1 << 22) // mmap.PAGESIZE
     assert cache.get(key, gives_back=True) is not None
     assert cached_pages(cache.path(key)) <= 8
 
