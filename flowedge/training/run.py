@@ -161,9 +161,10 @@ def _check_output(out: Path, restart: bool) -> None:
 
 
 def _resolved(settings: TrainingSettings, config: Any) -> TrainingSettings:
-    """The settings with the values that depend on the model's config."""
+    """The settings with the values that depend on the model's config, or on the kind."""
     rate = settings.learning_rate or default_learning_rate(int(config.hidden_size))
-    return replace(settings, learning_rate=rate, max_length=min(settings.max_length, max_positions(config)))
+    length = min(settings.max_length, max_positions(config))
+    return replace(settings, learning_rate=rate, max_length=length, unroll=settings.steps_of_a_row)
 
 
 def _documents(

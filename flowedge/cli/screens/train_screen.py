@@ -211,7 +211,8 @@ def train_and_report(
             f"({acceptance.tokens} tokens, {acceptance.prompts} held-out prompts)"
             + (f"; lookup (ngram) reaches {acceptance.lookup:.2f}" if acceptance.lookup else "")
         )
-        say("accepted by depth: " + ", ".join(f"{share:.0%}" for share in acceptance.by_depth))
+        if acceptance.by_depth:
+            say("accepted by depth: " + ", ".join(f"{share:.0%}" for share in acceptance.by_depth))
         if not acceptance.is_of_use:
             warn(
                 "the head is no better than lookup (--drafter ngram), which needs no weights: 1.00 is a head "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -171,9 +171,8 @@ class ReferenceModel:
             )
         single, several = DynamicCache(config=self.model.config), DynamicCache(config=self.model.config)
         largest = 0.0
-        left, widths = list(token_ids), cycle(rows)
-        while left:
-            chunk = [left.pop(0) for _ in range(min(next(widths), len(left)))]
+        left, widths = iter(token_ids), cycle(rows)
+        while chunk := list(islice(left, next(widths))):
             together = self._logits(chunk, several)
             for row, token in enumerate(chunk):
                 alone = self._logits([token], single)

@@ -17,7 +17,7 @@ from flowedge.drafting.heads.eagle3_head import Eagle3Head, save_eagle3_head
 from flowedge.drafting.token_counts import TokenCounts
 from flowedge.training.documents import Batch, TrainingText
 from flowedge.training.heads.head_training import HeadTraining, LossSums
-from flowedge.training.heads.unrolled import step_weights, unrolled
+from flowedge.training.heads.unrolled import pass_on, step_weights, unrolled
 from flowedge.training.target import TrainingTarget
 
 
@@ -55,11 +55,7 @@ class Eagle3Training(HeadTraining):
                 texts, at = (each[piece] for each in chosen)
                 share = self._weights[step] / update_rows
                 self._backward_logits(leaf[texts, at], wanted[due[texts, at]], share, sums)
-        found = [
-            (output, leaf.grad) for output, leaf in zip(outputs, leaves, strict=True) if leaf.grad is not None
-        ]
-        if found:
-            torch.autograd.backward([output for output, _ in found], [grad for _, grad in found])
+        pass_on(outputs, leaves)
 
     def save(self, directory: Path) -> None:
         save_eagle3_head(self.head, directory)

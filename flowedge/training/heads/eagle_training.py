@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from flowedge.drafting.heads.eagle_head import EagleHead, save_eagle_head
 from flowedge.training.documents import Batch
 from flowedge.training.heads.head_training import HeadTraining, LossSums
-from flowedge.training.heads.unrolled import step_weights, unrolled
+from flowedge.training.heads.unrolled import pass_on, step_weights, unrolled
 from flowedge.training.target import TrainingTarget
 
 NOISE = 0.1  # half-width of the uniform noise on features, in units of their standard deviation
@@ -78,7 +78,7 @@ class EagleTraining(HeadTraining):
         with self.products(features):
             outputs = list(unrolled(self.head, embedded, given, steps))
         chosen: list[Tensor] = []
-        gradients: list[Tensor] = []
+        leaves: list[Tensor] = []
         for step, (output, share) in enumerate(zip(outputs, self._steps, strict=True)):
             # Row t of this step predicts the feature of row t + 1 + step.
             rows = batch.counted[:, 2 + step :]
@@ -88,11 +88,9 @@ class EagleTraining(HeadTraining):
             leaf = predicted.detach().requires_grad_()
             for piece in self.pieces(len(leaf), self._target.lm_head.vocab_size):
                 self._backward_logits(leaf[piece], wanted[piece], share / update_rows, sums)
-            if leaf.grad is not None:
-                chosen.append(predicted)
-                gradients.append(leaf.grad)
-        if chosen:
-            torch.autograd.backward(chosen, gradients)
+            chosen.append(predicted)
+            leaves.append(leaf)
+        pass_on(chosen, leaves)
 
     def save(self, directory: Path) -> None:
         save_eagle_head(self.head, directory)

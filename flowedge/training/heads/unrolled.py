@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from flowedge.drafting.heads.draft_head import StepHead
+from flowedge.drafting.heads.draft_head import CachedAttention, StepHead
 from flowedge.models.rotary import Angles
 
 _DECAY = 0.8  # the factor on the weight of a step, from one step to the next
@@ -42,6 +42,15 @@ def unrolled(head: StepHead, embedded: Tensor, states: Tensor, steps: int) -> It
         yield states
 
 
+def pass_on(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:
+    """Go backwards from outputs with the gradients that were collected at their detached leaves, if any."""
+    found = [
+        (output, leaf.grad) for output, leaf in zip(outputs, leaves, strict=True) if leaf.grad is not None
+    ]
+    if found:
+        torch.autograd.backward([output for output, _ in found], [grad for _, grad in found])
+
+
 @dataclass(frozen=True)
 class _BranchAttention:
     """Attention of all branches: causal over the first step's rows, then over a row's own later steps.
@@ -57,6 +66,8 @@ class _BranchAttention:
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float | None = None) -> Tensor:
         self.keys.append(keys)
         self.values.append(values)
+        if len(self.keys) == 1:  # true rows alone, whose scores need not be held
+            return CachedAttention(self.rotation, None, None).attend(queries, keys, values, scaling)
         # Query heads with a common key head lie beside each other: [texts, kv_heads, group, rows, head_dim].
         scaled = queries * (queries.shape[-1] ** -0.5 if scaling is None else scaling)
         grouped = scaled.reshape(len(scaled), keys.shape[1], -1, *scaled.shape[2:])
