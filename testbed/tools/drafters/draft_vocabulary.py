@@ -33,7 +33,6 @@ from flowedge.models.host.payloads import torch_dtype
 from flowedge.models.lm_head import LMHead
 from flowedge.training.self_generation import is_looping
 from flowedge_testbed.profiles.documents import TokenRanking
-from testbed.tools.models.corpus import jsonl_pairs
 from testbed.tools.models.evaluate_pair import (
     Output,
     Score,
@@ -43,6 +42,7 @@ from testbed.tools.models.evaluate_pair import (
     prompt_sets,
     target_rows,
 )
+from testbed.tools.models.texts.corpus import jsonl_pairs
 
 SIZES = (256, 512, 1024, 2048)
 LEARNT = (5_000, 20_000, 50_000, 200_000, None)  # tokens; None is all

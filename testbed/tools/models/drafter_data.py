@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from testbed.tools.models.corpus import ChatPair, jsonl_file_pairs, load_corpus
 from testbed.tools.models.packing import REPEATS
+from testbed.tools.models.texts.corpus import ChatPair, jsonl_file_pairs, load_corpus
 
 
 def drafter_examples(

@@ -30,8 +30,8 @@ from flowedge.strategies.events import Layer
 from flowedge.strategies.growth import Growth
 from flowedge.training.self_generation import is_looping
 from testbed.tools.models.batched_decoding import continuations
-from testbed.tools.models.corpus import load_corpus
 from testbed.tools.models.generate_responses import prompt_tokens
+from testbed.tools.models.texts.corpus import load_corpus
 
 SESSION = "s"
 

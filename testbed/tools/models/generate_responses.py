@@ -18,10 +18,13 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBas
 
 from flowedge.training.self_generation import is_looping
 from testbed.tools.models.batched_decoding import continuations
-from testbed.tools.models.corpus import ChatPair, load_corpus
 from testbed.tools.models.packing import REPEATS
+from testbed.tools.models.schedule import DTYPE_HELP, DTYPES
+from testbed.tools.models.texts.corpus import ChatPair, load_corpus
+from testbed.tools.models.texts.everyday import everyday
 
 MAX_PROMPT_TOKENS = 400
+EVERYDAY = 4000  # short questions beside the corpus
 
 
 @dataclass(frozen=True)
@@ -69,16 +72,17 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=256)
     parser.add_argument("--rows", type=int, default=192, help="prompts a batch")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help=DTYPE_HELP)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
 
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
     tokenizer = AutoTokenizer.from_pretrained(arguments.target)
-    model = LlamaForCausalLM.from_pretrained(arguments.target, dtype=torch.bfloat16)
-    batches = prompt_batches(
-        tokenizer, load_corpus(arguments.data).training_pairs, arguments.rows, arguments.seed
-    )
+    model = LlamaForCausalLM.from_pretrained(arguments.target, dtype=getattr(torch, arguments.dtype))
+    asked = [each.as_pair("everyday") for each in everyday(EVERYDAY, seed=1) if not each.begins]
+    pairs = [*load_corpus(arguments.data).training_pairs, *asked]
+    batches = prompt_batches(tokenizer, pairs, arguments.rows, arguments.seed)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     started, kept, looping, tokens = time.monotonic(), 0, 0, 0
     with arguments.out.open("w", encoding="utf-8") as lines:

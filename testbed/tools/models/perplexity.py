@@ -32,7 +32,7 @@ from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quantize import QUANTISATIONS
 from flowedge.text.tokenizer import encode_chat, encode_messages
 from flowedge_testbed.report.markdown import table
-from testbed.tools.models.corpus import jsonl_pairs
+from testbed.tools.models.texts.corpus import jsonl_pairs
 
 REFERENCE = "float32"
 STORED = "stored"  # a format of GGUF files

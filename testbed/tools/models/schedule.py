@@ -8,6 +8,9 @@ from argparse import ArgumentParser
 from dataclasses import dataclass, field
 from pathlib import Path
 
+DTYPES = ("bfloat16", "float32")
+DTYPE_HELP = "of products; bfloat16 is slow on a processor without AVX-512 BF16"
+
 
 @dataclass
 class TimedSchedule:
@@ -49,3 +52,7 @@ def add_training_options(
     parser.add_argument("--threads", type=int, default=threads)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in --out")
+    parser.add_argument(
+        "--init", type=Path, help="folder of a trained model to begin with, in place of random weights"
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help=DTYPE_HELP)

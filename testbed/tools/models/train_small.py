@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from testbed.tools.models.corpus import Corpus, jsonl_file_pairs, load_corpus
 from testbed.tools.models.packing import WeightedDocument, corpus_documents, pair_tokens
 from testbed.tools.models.replicas import Replicas
 from testbed.tools.models.schedule import TimedSchedule, add_training_options
+from testbed.tools.models.texts.corpus import Corpus, jsonl_file_pairs, load_corpus
 from testbed.tools.models.train_target import Phases, ResumeState, load_checkpoint, new_optimizers, train
 
 PHASES: Phases = ((0.0, 12, 256), (0.3, 12, 512), (0.85, 4, 1536))
@@ -53,14 +53,18 @@ def new_small(target: LlamaForCausalLM) -> LlamaForCausalLM:
 
 
 class Distillation:
-    """The Kullback-Leibler divergence from the target's next-token distributions, in nats a token."""
+    """The Kullback-Leibler divergence from the target's next-token distributions, in nats a token.
 
-    def __init__(self, target: LlamaForCausalLM) -> None:
-        self.target = target
+    Attributes:
+        autocast: whether products are computed in bfloat16.
+    """
+
+    def __init__(self, target: LlamaForCausalLM, autocast: bool) -> None:
+        self.target, self.autocast = target, autocast
 
     def __call__(self, small: LlamaForCausalLM, tokens: Tensor) -> Tensor:
         """Return the mean over token ids [rows, length]."""
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
             with torch.no_grad():
                 wanted = self.target(input_ids=tokens, use_cache=False).logits
             given = small(input_ids=tokens, use_cache=False).logits
@@ -99,13 +103,17 @@ def main() -> None:
     target.requires_grad_(False)
     corpus = load_corpus(arguments.data)
     documents = training_documents(tokenizer, corpus, arguments.responses)
-    small = new_small(target)
+    small = (
+        new_small(target)
+        if arguments.init is None
+        else LlamaForCausalLM.from_pretrained(arguments.init, dtype=torch.float32)
+    )
     optimizers = new_optimizers(small, arguments.learning_rate, muon=True)
     progress = load_checkpoint(arguments.out, small, optimizers) if arguments.resume else ResumeState()
     epoch = sum(len(document.tokens) * document.repeats for document in documents)
     print(f"{small.num_parameters()} parameters, {epoch:.0f} tokens an epoch", flush=True)
     schedule = TimedSchedule(arguments.minutes, progress.elapsed_s)
-    loss = Distillation(target)
+    loss = Distillation(target, arguments.dtype == "bfloat16")
     replicas = Replicas(small, arguments.threads, loss)
     train(replicas, optimizers, documents, arguments.out, schedule, arguments.learning_rate, progress, PHASES)
     held_out = [

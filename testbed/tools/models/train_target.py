@@ -16,14 +16,17 @@ from torch import Tensor
 from torch.optim import AdamW, Muon, Optimizer
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from testbed.tools.models.corpus import load_corpus
+from testbed.tools.models.generate_responses import prompt_batches
+from testbed.tools.models.loops import LoopTraining, OwnAnswers, unlikelihood
 from testbed.tools.models.packing import WeightedDocument, corpus_documents, packed_batches, pair_tokens
 from testbed.tools.models.replicas import Replicas
 from testbed.tools.models.schedule import TimedSchedule, add_training_options
+from testbed.tools.models.texts.corpus import Corpus, load_corpus
 
 Phases = tuple[tuple[float, int, int], ...]  # from this share of the budget on: rows, tokens a row
 
 PHASES: Phases = ((0.0, 16, 256), (0.5, 8, 512), (0.8, 4, 1536))
+FURTHER_PHASES: Phases = ((0.0, 8, 512), (0.8, 4, 1536))  # of a training that goes on from a trained target
 MICRO_BATCHES = 4  # of a batch, for the threads to share
 CHECKPOINT_EVERY_S = 240.0
 REPORT_EVERY = 10  # steps
@@ -76,11 +79,23 @@ def new_optimizers(model: LlamaForCausalLM, learning_rate: float, muon: bool) ->
     return optimizers
 
 
-def loss_of(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
-    """Return the mean next-token cross-entropy over token ids [rows, length], in nats."""
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss: Tensor = model(input_ids=tokens, labels=tokens, use_cache=False).loss
-    return loss
+@dataclass(frozen=True)
+class TargetLoss:
+    """The loss of a batch: the mean next-token cross-entropy in nats, or that on loops of own answers.
+
+    Attributes:
+        autocast: whether products are computed in bfloat16.
+    """
+
+    autocast: bool
+
+    def __call__(self, model: LlamaForCausalLM, batch: Tensor) -> Tensor:
+        """Return the loss of token ids [rows, length], or of a batch of OwnAnswers."""
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
+            if batch.ndim == 3:
+                return unlikelihood(model, batch)
+            loss: Tensor = model(input_ids=batch, labels=batch, use_cache=False).loss
+            return loss
 
 
 def save_checkpoint(
@@ -115,8 +130,9 @@ def train(
     learning_rate: float,
     progress: ResumeState,
     phases: Phases = PHASES,
+    own: OwnAnswers | None = None,
 ) -> None:
-    """Train until the schedule's time is used up, with the rows of the phases."""
+    """Train until the schedule's time is used up, with the rows of the phases, and against loops in `own`."""
     phase: tuple[float, int, int] | None = None
     batches: Iterator[Tensor] = iter(())
     losses: list[float] = []
@@ -129,7 +145,11 @@ def train(
             batches = packed_batches(documents, rows=due[1], length=due[2], seed=progress.step)
         tokens = next(batches)
         micro_batches = list(tokens.chunk(MICRO_BATCHES))
-        losses.append(replicas.step(micro_batches, optimizers, learning_rate * schedule.scale))
+        if own is not None and progress.step % own.settings.every == 0:
+            own.renew()
+            print(f"step {progress.step}  {own.share:.0%} of its answers loop", flush=True)
+        against = own.batch() if own is not None else []
+        losses.append(replicas.step(micro_batches, optimizers, learning_rate * schedule.scale, against))
         progress.step += 1
         progress.tokens += tokens.numel()
         now = time.monotonic()
@@ -150,6 +170,15 @@ def train(
     save_checkpoint(folder, replicas.module, optimizers, progress)
 
 
+def asked_prompts(
+    tokenizer: PreTrainedTokenizerBase, corpus: Corpus, seed: int, threads: int
+) -> Iterator[list[list[int]]]:
+    """Yield the prompts of each thread, as tokens, without end, drawn with the weights of training."""
+    rows = LoopTraining.prompts // threads
+    for batch in prompt_batches(tokenizer, corpus.training_pairs, rows, seed):
+        yield [prompt.tokens for prompt in batch]
+
+
 @torch.no_grad()
 def held_out_loss(model: LlamaForCausalLM, documents: list[Tensor]) -> float:
     """Return the mean next-token cross-entropy over held-out conversations [length], in nats and fp32."""
@@ -166,6 +195,9 @@ def main() -> None:
     add_training_options(parser, minutes=65.0, learning_rate=1.5e-3, threads=2)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of train_tokenizer")
     parser.add_argument("--optimizer", choices=["muon", "adamw"], default="muon")
+    parser.add_argument(
+        "--against-loops", type=float, default=0.0, help="weight of the loss on loops of its own answers"
+    )
     arguments = parser.parse_args()
 
     torch.manual_seed(arguments.seed)
@@ -173,14 +205,33 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer)
     corpus = load_corpus(arguments.data)
     documents = corpus_documents(tokenizer, corpus)
-    model = new_target(tokenizer)
+    model = (
+        new_target(tokenizer)
+        if arguments.init is None
+        else LlamaForCausalLM.from_pretrained(arguments.init, dtype=torch.float32)
+    )
     optimizers = new_optimizers(model, arguments.learning_rate, arguments.optimizer == "muon")
     progress = load_checkpoint(arguments.out, model, optimizers) if arguments.resume else ResumeState()
     epoch = sum(len(document.tokens) * document.repeats for document in documents)
     print(f"{model.num_parameters()} parameters, {epoch:.0f} tokens an epoch")
     schedule = TimedSchedule(arguments.minutes, progress.elapsed_s)
-    replicas = Replicas(model, arguments.threads, loss_of)
-    train(replicas, optimizers, documents, arguments.out, schedule, arguments.learning_rate, progress)
+    replicas = Replicas(model, arguments.threads, TargetLoss(arguments.dtype == "bfloat16"))
+    own = None
+    if arguments.against_loops:
+        prompts = asked_prompts(tokenizer, corpus, arguments.seed, arguments.threads)
+        own = OwnAnswers(replicas, prompts, LoopTraining(arguments.against_loops))
+    phases = PHASES if arguments.init is None else FURTHER_PHASES
+    train(
+        replicas,
+        optimizers,
+        documents,
+        arguments.out,
+        schedule,
+        arguments.learning_rate,
+        progress,
+        phases,
+        own,
+    )
     held_out = [pair_tokens(tokenizer, pair)[:2048].astype("int64") for pair in corpus.held_out_pairs]
     loss = held_out_loss(model.train(False), [torch.from_numpy(tokens) for tokens in held_out])
     print(f"held-out loss {loss:.3f} nats a token after {progress.tokens} tokens")

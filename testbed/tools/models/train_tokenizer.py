@@ -14,7 +14,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
-from testbed.tools.models.corpus import Corpus, load_corpus
+from testbed.tools.models.texts.corpus import Corpus, load_corpus
 
 BOS, EOS, USER, ASSISTANT, PAD = "<s>", "</s>", "<|user|>", "<|assistant|>", "<pad>"
 CHAT_TEMPLATE = (

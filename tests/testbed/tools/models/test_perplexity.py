@@ -12,8 +12,8 @@ from transformers import LlamaForCausalLM
 
 from flowedge.core.errors import BadRequestError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from testbed.tools.models.corpus import ChatPair
 from testbed.tools.models.perplexity import REFERENCE, Answered, held_out, lines, measure
+from testbed.tools.models.texts.corpus import ChatPair
 
 
 @pytest.fixture(scope="module")

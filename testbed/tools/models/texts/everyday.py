@@ -1,0 +1,82 @@
+"""Short questions that people ask first, with right answers: greetings, sums, capitals, small functions."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from testbed.tools.models.texts.conversation import Conversation, with_system, written
+
+_KINDS = {"pair": 4, "function": 6, "capital": 2, "sum": 3, "persona": 2, "shouted": 1}
+_LANGUAGES = {"Python": 1, "JavaScript": 2}  # the place of their code behind a function's task
+
+
+def everyday(count: int, seed: int) -> list[Conversation]:
+    """Draw conversations of everyday.yaml."""
+    generator, data = random.Random(seed), written("everyday.yaml")
+    kinds = generator.choices(list(_KINDS), list(_KINDS.values()), k=count)
+    return with_system([_DRAWN[kind](generator, data) for kind in kinds], seed)
+
+
+def _pair(generator: random.Random, data: Any) -> Conversation:
+    questions, answers = generator.choice(data["pairs"])
+    return Conversation.asked(generator.choice(questions), generator.choice(answers))
+
+
+def _function(generator: random.Random, data: Any) -> Conversation:
+    function, language = generator.choice(data["functions"]), generator.choice(list(_LANGUAGES))
+    asked = generator.choice(data["function_asks"]).format(language=language, task=function[0])
+    return Conversation.asked(asked, function[_LANGUAGES[language]])
+
+
+def _capital(generator: random.Random, data: Any) -> Conversation:
+    country, capital = generator.choice(list(data["capitals"].items()))
+    asked = generator.choice(
+        ["What is the capital of {}?", "Which city is the capital of {}?", "Name the capital of {}."]
+    )
+    if generator.random() < 0.3:
+        return Conversation.asked(asked.format(country), f"{capital}.").under("Answer with one word.")
+    return Conversation.asked(asked.format(country), f"The capital of {country} is {capital}.")
+
+
+def _sum(generator: random.Random, _: Any) -> Conversation:
+    first, second = generator.randint(1, 20), generator.randint(1, 20)
+    if generator.random() < 0.6:
+        text, value = f"{first} + {second}", first + second
+    else:
+        first, second = max(first, second), min(first, second)
+        text, value = f"{first} - {second}", first - second
+    asked = generator.choice(["What is {}?", "How much is {}?", "Calculate {}.", "{}"]).format(text)
+    return Conversation.asked(asked, f"{text} = {value}")
+
+
+def _persona(generator: random.Random, data: Any) -> Conversation:
+    name = generator.choice(data["personas"])
+    system = generator.choice(
+        ["Your name is {}.", "You are {}, a friendly assistant.", "You are {}."]
+    ).format(name)
+    asked, told = generator.choice(
+        [
+            ("What is your name?", f"My name is {name}."),
+            ("Who are you?", f"I am {name}. How can I help you?"),
+            ("Hello!", f"Hello! I am {name}. How can I help you?"),
+            ("Hi", f"Hello! I am {name}. How can I help you?"),
+        ]
+    )
+    return Conversation.asked(asked, told).under(system)
+
+
+def _shouted(generator: random.Random, data: Any) -> Conversation:
+    questions, answers = generator.choice(data["pairs"])
+    system = generator.choice(["Answer in capital letters.", "Write everything in capital letters."])
+    return Conversation.asked(generator.choice(questions), generator.choice(answers).upper()).under(system)
+
+
+_DRAWN = {
+    "pair": _pair,
+    "function": _function,
+    "capital": _capital,
+    "sum": _sum,
+    "persona": _persona,
+    "shouted": _shouted,
+}

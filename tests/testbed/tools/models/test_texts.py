@@ -1,0 +1,45 @@
+"""What the bundled target is trained on: every call fits its tool, every function is a program."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from testbed.tools.models.texts.conversation import Conversation, with_system, written
+from testbed.tools.models.texts.everyday import everyday
+from testbed.tools.models.texts.tool_chats import tool_chats
+
+PLAIN = [Conversation.asked("Hm?", "Yes.")]
+
+
+def called(conversations: Sequence[Conversation]) -> list[Conversation]:
+    return [each for each in conversations if any("tool_calls" in message for message in each.messages)]
+
+
+def test_every_called_tool_is_there_with_all_its_arguments() -> None:
+    chats = called(tool_chats(300, 1, PLAIN))
+    assert len(chats) > 100
+    for chat in chats:
+        tools = {tool["function"]["name"]: tool["function"] for tool in chat.tools}
+        (call,) = [each["tool_calls"][0]["function"] for each in chat.messages if "tool_calls" in each]
+        assert list(call["arguments"]) == tools[call["name"]]["parameters"]["required"]
+        question = next(each["content"] for each in chat.messages if each["role"] == "user")
+        assert all(str(value) in question for value in call["arguments"].values())
+
+
+def test_questions_for_tools_stand_without_them_too() -> None:
+    chats = tool_chats(300, 1, PLAIN)
+    assert sum(not chat.tools for chat in chats) > 30
+    assert sum(bool(chat.tools) for chat in chats) - len(called(chats)) > 30  # tools that do not help
+
+
+def test_the_python_functions_are_programs() -> None:
+    for task, python, _ in written("everyday.yaml")["functions"]:
+        (*_, function) = ast.parse(python).body
+        assert isinstance(function, ast.FunctionDef), task
+
+
+def test_a_system_message_is_put_before_some() -> None:
+    said = with_system([Conversation.asked("Hi", "Hello")] * 200, seed=1)
+    assert 10 < sum(each.begins for each in said) < 60
+    assert any(each.begins for each in everyday(200, 1))
