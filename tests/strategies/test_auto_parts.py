@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowedge.core.arrays import NO_TOKEN
 from flowedge.core.messages import StageTime
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
@@ -135,6 +136,17 @@ def test_the_candidate_tree_is_that_of_the_reference(seed, floor, most):
         assert set(there) == set(reference.nodes)
         scored = {where: float(tree.tree.scores[node]) for where, node in there.items()}
         assert scored == pytest.approx(reference.nodes, abs=1e-6)
+
+
+def test_no_token_is_no_proposal():
+    """A replayed answer draws none behind its end, and a lookup proposes fewer than the tree has room for."""
+    tree = CandidateTree(4, math.log(1e-3), ProposalAcceptance(10.0))
+    tree.restart(0, 7)
+    grow = tree.grow_likeliest(1)
+    assert grow is not None
+    tree.take(Layer(grow.growth, grow.nodes, np.array([[3, 5]]), np.log([[0.7, 0.2]])))
+    assert tree.follow([0], NO_TOKEN) is None
+    assert tree.follow([0], 5) is not None
 
 
 def asked_path(tree: CandidateTree, name: int) -> tuple[int, ...]:

@@ -93,11 +93,11 @@ class CandidateTree(ProposalTree):
         drawn = [*(int(self.tree.tokens[node]) for node in path[1:]), token]
         column: int | None = None
         for node, next_token in zip(path, drawn, strict=True):
-            # No token is behind the proposals, where the tokens are negative.
-            proposed: list[int] = self.proposed[node].tolist() if self.computed[node] else []
+            proposals, log_probs = self.proposals(node)
+            proposed: list[int] = proposals.tolist()
             column = proposed.index(next_token) if next_token in proposed else None
-            if known := sum(proposal >= 0 for proposal in proposed):
-                self._acceptance.observe(self.log_probs[node, :known].tolist(), column)
+            if proposed:
+                self._acceptance.observe(log_probs.tolist(), column)
         found: IntArray = ((self.tree.parents == path[-1]) & (self.tree.tokens == token)).nonzero()[0]
         if not len(found) and column is not None:
             parents, columns = np.array([path[-1]]), np.array([column])
