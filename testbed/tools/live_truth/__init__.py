@@ -1,1 +1,1 @@
-"""Compares live runs of the bundled pair on this machine with the simulation of it."""
+"""Compares live runs of a model on this machine with the simulation of it."""

@@ -1,4 +1,4 @@
-"""Compare live runs of the bundled pair on this machine with the simulation of it.
+"""Compare live runs of a model on this machine with the simulation of it.
 
 Agents of this machine answer prompts by each method. In each round the machine is measured anew, each method
 answers the prompts live, and the same requests are replayed on the measured times. The table has tokens/s of
@@ -23,10 +23,11 @@ from flowedge.cli.options import BUNDLED
 from flowedge.core.request import NOISES, Noise
 from flowedge.core.sampling import SamplingParams
 from flowedge.device.compute import CPU, find_compute, negotiate_dtype
+from flowedge.drafting.choice import NGRAM
 from flowedge.models.host.payloads import torch_dtype
 from flowedge.planning.profile.device import DeviceProfile
 from flowedge.planning.profile.measurement import MeasureOptions
-from flowedge.planning.profile.model import ModelProfile
+from flowedge.planning.profile.model import ModelProfile, NGramSize
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile.profile_files import write_documents
 from flowedge.planning.split import even_split
@@ -85,12 +86,13 @@ class Measured:
         return self.live / self.simulated
 
 
-def emulate(device: DeviceProfile, model: ModelProfile, stages: int) -> PipelineProfile:
+def emulate(device: DeviceProfile, model: ModelProfile, drafter: str, stages: int) -> PipelineProfile:
     """Return the pipeline of `live_pipeline` as the profile describes it."""
     return PipelineProfile(
         model=model,
         quant="none",
         drafter=model.drafters["eagle"],
+        drafting=(NGramSize(kind="ngram"),) if drafter == NGRAM else (),
         draft_node=device,
         stages=(device,) * stages,
         links=(LOOPBACK,) * (stages + 1),
@@ -136,6 +138,8 @@ def report(found: Sequence[Measured]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", default=BUNDLED)
+    parser.add_argument("--drafter", choices=[BUNDLED, NGRAM], default=BUNDLED, help="ngram for other models")
     parser.add_argument("--stages", default="1,2,4", help="numbers of stages, separated by commas")
     parser.add_argument("--methods", default=",".join(METHODS), help="separated by commas")
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of an answer")
@@ -148,20 +152,23 @@ def main() -> None:
         arguments.methods.split(","), arguments.tokens, arguments.temperature, arguments.noise
     )
     dtype = negotiate_dtype({CPU: find_compute(CPU).choose("none").dtypes})
-    models = ModelSet.load(BUNDLED, (BUNDLED,), dtype=torch_dtype(dtype))
-    options = MeasureOptions.model_validate({"model": BUNDLED, "drafters": (BUNDLED,), "dtype": dtype})
+    model_name, drafter = arguments.model, arguments.drafter
+    models = ModelSet.load(model_name, (drafter,), dtype=torch_dtype(dtype))
+    timed = () if drafter == NGRAM else (drafter,)
+    options = MeasureOptions.model_validate({"model": model_name, "drafters": timed, "dtype": dtype})
     found: list[Measured] = []
     with tempfile.TemporaryDirectory() as directory:
         replay = ReplayBackend(models, Path(directory))
         for stages in map(int, arguments.stages.split(",")):
-            with live_pipeline(stages, dtype) as pipeline:
+            with live_pipeline(model_name, drafter, stages, dtype) as pipeline:
                 for number in range(arguments.rounds):
                     device, model = machine_profile(options)
-                    tasks = requests.tasks(models, emulate(device, model, stages))
+                    tasks = requests.tasks(models, emulate(device, model, drafter, stages))
                     if number == 0:
                         list(measure_round(pipeline, replay, tasks, stages))  # the first answers take longer
                     found += measure_round(pipeline, replay, tasks, stages)
-    print(f"the bundled pair in {dtype} on {os.cpu_count()} cores, medians of {arguments.rounds} rounds")
+    title = f"{model_name} drafted by {drafter} in {dtype} on {os.cpu_count()} cores"
+    print(f"{title}, medians of {arguments.rounds} rounds")
     print(report(found))
     if arguments.out is not None:
         write_documents(arguments.out, {"device.yaml": device.model_dump(exclude_none=True)})

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from flowedge.agent.local_cluster import LocalCluster
-from flowedge.cli.options import BUNDLED
 from flowedge.client.assembly import PipelineSpec, assemble
 from flowedge.core.pipeline_config import DRAFT_NODE
 from flowedge_testbed.live.live_run import run_live
@@ -27,8 +26,8 @@ class LivePipeline:
 
 
 @contextmanager
-def live_pipeline(stages: int, dtype: str) -> Iterator[LivePipeline]:
-    """Have the bundled pair on a draft node and stages, whose processes end when the context is left."""
+def live_pipeline(model: str, drafter: str, stages: int, dtype: str) -> Iterator[LivePipeline]:
+    """Have a model and its drafter on agents, whose processes end when the context is left."""
     cluster = LocalCluster(stages, name="truth")
     cluster.start()
     try:
@@ -36,8 +35,8 @@ def live_pipeline(stages: int, dtype: str) -> Iterator[LivePipeline]:
         spec = PipelineSpec(
             draft_node=addresses[0],
             stages=addresses[1:],
-            model=BUNDLED,
-            drafter=(BUNDLED,),
+            model=model,
+            drafter=(drafter,),
             verification=DRAFT_NODE,
         ).changed(dtype=dtype)
         assemble(spec, lambda *_: None)

@@ -11,10 +11,11 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from flowedge.drafting.heads.eagle3_head import load_eagle3_head, save_eagle3_head
 from flowedge.drafting.heads.eagle_head import load_eagle_head, save_eagle_head
+from testbed.tools.models.train_tokenizer import load_with_template
 
 
 def bundle_model(source: Path, tokenizer: Path | None, out: Path) -> None:
@@ -24,7 +25,7 @@ def bundle_model(source: Path, tokenizer: Path | None, out: Path) -> None:
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         model.save_pretrained(folder)
         if tokenizer is not None:
-            AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+            load_with_template(tokenizer).save_pretrained(folder)
         for path in Path(folder).iterdir():
             path.chmod(0o644)
             path.replace(out / path.name)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.optim import AdamW, Muon, Optimizer
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from testbed.tools.models.generate_responses import prompt_batches
 from testbed.tools.models.loops import LoopTraining, OwnAnswers, unlikelihood
@@ -22,6 +22,7 @@ from testbed.tools.models.packing import WeightedDocument, corpus_documents, pac
 from testbed.tools.models.replicas import Replicas
 from testbed.tools.models.schedule import TimedSchedule, add_training_options
 from testbed.tools.models.texts.corpus import Corpus, load_corpus
+from testbed.tools.models.train_tokenizer import load_with_template
 
 Phases = tuple[tuple[float, int, int], ...]  # from this share of the budget on: rows, tokens a row
 
@@ -202,7 +203,7 @@ def main() -> None:
 
     torch.manual_seed(arguments.seed)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer)
+    tokenizer = load_with_template(arguments.tokenizer)
     corpus = load_corpus(arguments.data)
     documents = corpus_documents(tokenizer, corpus)
     model = (

@@ -12,22 +12,12 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from testbed.tools.models.texts.corpus import Corpus, load_corpus
 
 BOS, EOS, USER, ASSISTANT, PAD = "<s>", "</s>", "<|user|>", "<|assistant|>", "<pad>"
-CHAT_TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{% if message['role'] == 'assistant' %}"
-    "{{ '<|assistant|>' + message['content'] + eos_token }}"
-    "{% else %}"
-    "{{ '<|user|>' + message['content'] }}"
-    "{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
+CHAT_TEMPLATE = (Path(__file__).parent / "texts" / "chat_template.jinja").read_text(encoding="utf-8")
 
 
 def train_tokenizer(corpus: Corpus, vocabulary: int) -> PreTrainedTokenizerFast:
@@ -54,6 +44,13 @@ def train_tokenizer(corpus: Corpus, vocabulary: int) -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         model_max_length=2048,
     )
+
+
+def load_with_template(folder: Path) -> PreTrainedTokenizerBase:
+    """Load a tokenizer of `train_tokenizer`, with the template that the target is trained in now."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
 
 
 def training_texts(corpus: Corpus) -> Iterator[str]:

@@ -55,10 +55,10 @@ def written(name: str) -> Mapping[str, Any]:
 
 
 def with_system(conversations: Sequence[Conversation], seed: int) -> list[Conversation]:
-    """The conversations, a share of them behind a system message that changes nothing."""
+    """The conversations, a share of those without one behind a system message that changes nothing."""
     generator = random.Random(seed)
     systems = written("everyday.yaml")["systems"]
     return [
-        each.under(generator.choice(systems)) if generator.random() < SYSTEM_SHARE else each
+        each if each.begins or generator.random() > SYSTEM_SHARE else each.under(generator.choice(systems))
         for each in conversations
     ]

@@ -7,8 +7,26 @@ from typing import Any
 
 from testbed.tools.models.texts.conversation import Conversation, with_system, written
 
-_KINDS = {"pair": 4, "function": 6, "capital": 2, "sum": 3, "persona": 2, "shouted": 1}
+_KINDS = {
+    "talk": 3,
+    "pair": 4,
+    "story": 2,
+    "function": 6,
+    "capital": 3,
+    "sum": 3,
+    "persona": 3,
+    "shouted": 0.5,
+}
 _LANGUAGES = {"Python": 1, "JavaScript": 2}  # the place of their code behind a function's task
+_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+
+
+def made_up_name(generator: random.Random) -> str:
+    """Draw a name that nobody has, which can only be copied from where it was said."""
+    syllables = [
+        generator.choice(_CONSONANTS) + generator.choice(_VOWELS) for _ in range(generator.randint(2, 3))
+    ]
+    return ("".join(syllables) + generator.choice(["", "n", "r", "s", "l"])).capitalize()
 
 
 def everyday(count: int, seed: int) -> list[Conversation]:
@@ -21,6 +39,18 @@ def everyday(count: int, seed: int) -> list[Conversation]:
 def _pair(generator: random.Random, data: Any) -> Conversation:
     questions, answers = generator.choice(data["pairs"])
     return Conversation.asked(generator.choice(questions), generator.choice(answers))
+
+
+def _talk(generator: random.Random, data: Any) -> Conversation:
+    questions, answers = generator.choice(data["talk"])
+    return Conversation.asked(generator.choice(questions), generator.choice(answers))
+
+
+def _story(generator: random.Random, data: Any) -> Conversation:
+    stories = data["stories"]
+    hero = generator.choice(stories["heroes"])
+    asked, told = (generator.choice(stories[part]).format(hero=hero) for part in ("asks", "tales"))
+    return Conversation.asked(asked, told)
 
 
 def _function(generator: random.Random, data: Any) -> Conversation:
@@ -51,7 +81,7 @@ def _sum(generator: random.Random, _: Any) -> Conversation:
 
 
 def _persona(generator: random.Random, data: Any) -> Conversation:
-    name = generator.choice(data["personas"])
+    name = generator.choice(data["personas"]) if generator.random() < 0.3 else made_up_name(generator)
     system = generator.choice(
         ["Your name is {}.", "You are {}, a friendly assistant.", "You are {}."]
     ).format(name)
@@ -67,13 +97,15 @@ def _persona(generator: random.Random, data: Any) -> Conversation:
 
 
 def _shouted(generator: random.Random, data: Any) -> Conversation:
-    questions, answers = generator.choice(data["pairs"])
+    questions, answers = generator.choice([*data["talk"], *data["pairs"]])
     system = generator.choice(["Answer in capital letters.", "Write everything in capital letters."])
     return Conversation.asked(generator.choice(questions), generator.choice(answers).upper()).under(system)
 
 
 _DRAWN = {
+    "talk": _talk,
     "pair": _pair,
+    "story": _story,
     "function": _function,
     "capital": _capital,
     "sum": _sum,

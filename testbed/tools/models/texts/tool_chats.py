@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from testbed.tools.models.texts.conversation import Conversation, with_system, written
-from testbed.tools.models.texts.everyday import everyday
+from testbed.tools.models.texts.everyday import everyday, made_up_name
 
 _WITHOUT, _IRRELEVANT = 0.25, 0.2  # shares: the question without any tool; tools that do not help
-_MADE_UP = 0.4  # share of tools of a verb and a noun
+_MADE_UP = 0.4  # share of tools of a verb and a noun, and of names that nobody has
 _MOST_OTHERS = 2  # tools beside the one that helps
+_NAMES = ("city", "person", "topic", "company", "song", "word")  # kinds that may be names that nobody has
 _NUMBER, _PRODUCT = "number", "product"
 
 
@@ -97,6 +98,8 @@ def _value(generator: random.Random, kind: str, lists: Mapping[str, list[str]]) 
         return generator.randint(2, 99)
     if kind == _PRODUCT:
         return f"{generator.randint(11, 999)} * {generator.randint(11, 999)}"
+    if kind in _NAMES and generator.random() < _MADE_UP:
+        return made_up_name(generator)
     return generator.choice(lists[kind])
 
 

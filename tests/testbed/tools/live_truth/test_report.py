@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from flowedge.cli.options import BUNDLED
+from flowedge.drafting.choice import NGRAM
+from flowedge.planning.profile.model import NGramSize
 from flowedge_testbed.profiles import library
 from testbed.tools.live_truth.__main__ import METHODS, Measured, emulate, report
 
@@ -26,8 +29,10 @@ def test_every_method_without_models_between_is_compared() -> None:
 
 def test_all_places_have_the_profile_of_the_machine() -> None:
     device, model = library.device("x86-2core"), library.model("bundled")
-    made = emulate(device, model, 3)
+    made = emulate(device, model, BUNDLED, 3)
     assert made.stages == (device,) * 3
     assert made.draft_node == device
     assert made.split == (3, 3, 2)
     assert len(made.links) == 4
+    assert not made.drafting
+    assert emulate(device, model, NGRAM, 3).drafting == (NGramSize(kind="ngram"),)
