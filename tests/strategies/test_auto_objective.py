@@ -26,6 +26,7 @@ from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.speed import Speed
 from flowedge.strategies.auto.step_times import StepTimes, TripTimes
 from flowedge.strategies.events import Layer
+from tests.strategies.auto_scripts import layer_of
 
 HALVING = np.append(1.0, 0.5 ** np.arange(1, 200))
 ROWS = np.arange(1.0, 17.0)
@@ -285,6 +286,29 @@ def test_the_speed_follows_what_comes_out():
     assert speed.tokens_per_s == pytest.approx(4.0, rel=0.01)
 
 
+def test_a_forward_takes_what_the_draft_node_does_around_it_as_well():
+    times = StepTimes()
+    for _ in range(100):
+        times.observe_handling(0.001)
+    assert not times.forwards(3).any(), "no forward is known"
+    times.observe_layer(layer_of(0.002), of_root=False)
+    assert times.forwards(3) == pytest.approx(0.003, rel=0.01)
+
+
+def test_a_draft_node_that_was_held_up_once_is_not_slow():
+    times = StepTimes()
+    times.observe_layer(layer_of(0.002), of_root=False)
+    times.observe_handling(10.0)
+    assert times.forwards(1)[0] < 0.0025
+
+
+def test_a_rounding_of_the_clock_is_no_handling():
+    times = StepTimes()
+    times.observe_layer(layer_of(0.002), of_root=False)
+    times.observe_handling(1e-12)
+    assert times.forwards(1)[0] == 0.002
+
+
 def test_drafting_that_is_slower_stops_and_is_tried_rarely():
     trial, drafted = DraftingProbation(), []
     for _ in range(1000):
@@ -335,6 +359,23 @@ def test_where_each_device_has_a_host_of_its_own_the_prediction_of_plain_decodin
     for _ in range(3):
         trial.begin(4)
         assert speeds_of(trial, {Mode.ALL: 2.2}, 60) == [Mode.ALL] * 60
+
+
+def test_a_session_begins_by_drafting_where_that_paid_on_the_whole_though_not_in_the_last_text():
+    trial = DraftingProbation()
+    for gain, count in ((2.0, 100), (0.8, 20)):
+        trial.begin(1)
+        for _ in range(count):
+            trial.decide(1, predicted=9.0, measured=2.0 * gain if trial.drafts else 2.0, plain=2.0)
+    assert not trial.drafts
+    trial.begin(1)
+    assert trial.drafts
+    for _ in range(60):  # several such texts, of which each stops drafting soon
+        trial.begin(1)
+        for _step in range(20):
+            trial.decide(1, predicted=9.0, measured=1.6 if trial.drafts else 2.0, plain=2.0)
+    trial.begin(1)
+    assert not trial.drafts
 
 
 def test_a_session_goes_on_drafting_where_the_one_before_it_gained():

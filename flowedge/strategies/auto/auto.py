@@ -105,6 +105,7 @@ class Auto(Strategy):
         self._verified = 0
         self._drafting: Grow | None = None
         self._drafted_until = 0.0
+        self._layer_at: float | None = None  # when the last layer came, if nothing but a forward followed
         self._grown_at = 0.0  # when the growth began
         self._tokens = 0  # drawn since
         self._committed = False  # whether the root is in flight as a committed row
@@ -116,17 +117,22 @@ class Auto(Strategy):
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         self._chosen = None
+        layer_at, self._layer_at = self._layer_at, None
         match event:
             case Prefilled():
                 self._begin(event)
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
                 self._times.observe_layer(event, of_root=event.nodes == (ROOT,))
+                if layer_at is not None and event.computed and self._load.alone:
+                    self._times.observe_handling(self.now - layer_at - event.seconds)
                 if not self._forward_s[0]:
                     self._forward_s = self._times.forwards(self._settings.draft_nodes)
                 self._drafting, self._drafted_until = None, self.now
                 self._candidates.take(event)
-                return self._proceed()
+                commands = self._proceed()
+                self._layer_at = self.now if self._drafting is not None else None
+                return commands
             case Verified():
                 self._times.observe_verification(event)
                 self._take_back(event.trip)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum, auto
 
 _TRIAL_TOKENS = 16  # drafted before drafting is judged
@@ -9,6 +10,7 @@ _SHORT_TRIAL_TOKENS = 8  # likewise where it is much slower than plain decoding,
 _MUCH_SLOWER = 0.75
 _MUCH_FASTER = 1.25  # than the predicted speed of plain decoding, which need not be measured then
 _MEAN_TOKENS = 64  # over which ways of drafting are compared, since texts are not equally foreseeable
+_LATEST_TOKENS = 256  # drafted, over which an answer is begun by drafting if that was faster on the whole
 # Share of the speed of plain decoding that drafting may have, over fewer tokens than that, where it is
 # predicted to be faster.
 _CHANCE = 0.9
@@ -29,7 +31,8 @@ class Mode(Enum):
 class DraftingProbation:
     """The mode of a pipeline: drafting as long as it is predicted to be faster, and measured to be.
 
-    What was slower is tried again after a pause, which doubles each time. The speed of plain decoding is
+    What was slower is tried again after a pause, which doubles each time, and by a session that begins if
+    drafting was faster on the whole: one text says little of the next. The speed of plain decoding is
     predicted, from segments beside which something was drafted. Devices of one host, which share a processor,
     are slower then. There plain decoding is measured, where the prediction decides or when the second session
     begins, and the third session begins with a single segment in flight, since several may gain nothing.
@@ -57,6 +60,7 @@ class DraftingProbation:
         self._speeds: dict[Mode, float] = {}  # measured
         self._drafted = Mode.ALL  # the latest mode that drafts
         self._means: dict[Mode, float] = {}  # tokens/s of the latest time of a mode, over some answers
+        self._drafted_tokens = self._drafted_s = 0.0  # of the latest tokens, of all sessions
 
     @property
     def plain_tokens_per_s(self) -> float:
@@ -75,6 +79,9 @@ class DraftingProbation:
             self._enter(Mode.PLAIN)
         elif self._may_try_one:
             self._enter(Mode.ONE)
+        elif self.mode is Mode.PLAIN and self._drafting_paid:
+            self.mode = self._drafted
+            self._begin_anew()
         self._measured_tokens = 0
         self._plain_before = 0.0
 
@@ -94,6 +101,10 @@ class DraftingProbation:
         predicted, measured = predicted / plain, measured / plain
         self._tokens += tokens
         self._measured_tokens += tokens
+        if self.drafts and tokens:
+            fade = math.exp(-tokens / _LATEST_TOKENS)
+            self._drafted_tokens = fade * self._drafted_tokens + tokens
+            self._drafted_s = fade * self._drafted_s + tokens / measured
         judged = self._measured_tokens >= (_SHORT_TRIAL_TOKENS if self.mode is Mode.PLAIN else _TRIAL_TOKENS)
         if judged or (self.mode is Mode.ALL and self._measured_tokens >= _SHORT_TRIAL_TOKENS):
             self._speeds[self.mode] = measured
@@ -110,6 +121,11 @@ class DraftingProbation:
             return False
         self._enter(following)
         return True
+
+    @property
+    def _drafting_paid(self) -> bool:
+        """Whether the latest tokens of sessions that drafted came faster than plain decoding has them."""
+        return self._drafted_tokens > self._speeds.get(Mode.PLAIN, 1.0) * self._drafted_s
 
     @property
     def _may_try_one(self) -> bool:

@@ -12,6 +12,9 @@ from flowedge.strategies.auto.row_times import RowTimes
 from flowedge.strategies.events import Layer, Verified
 
 _ROOT_LAYER = 1  # nodes of a layer below the root
+_HANDLING_FADE = 0.9
+_ROUNDING_S = 1e-6  # of a clock
+_MOST_RISE_S = 1e-3
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class StepTimes:
         self._stages: list[RowTimes] = []
         self._forwards = RowTimes()  # by nodes
         self._root_forwards = RowTimes()
+        self._handling = 0.0  # of a layer on the draft node, beside its computation
 
     def begin(self, stages: int) -> None:
         """Take in the number of stages of the pipeline, 1 or more, when a session begins."""
@@ -70,6 +74,13 @@ class StepTimes:
         if of_root:
             self._root_forwards.observe(_ROOT_LAYER, layer.seconds)
         self._forwards.observe(max(layer.together, len(layer.nodes)), layer.seconds)
+
+    def observe_handling(self, seconds: float) -> None:
+        """Take in what the draft node took for a layer beside its computation, from one layer to the next."""
+        if seconds < _ROUNDING_S and not self._handling:
+            return
+        bounded = min(max(seconds, 0.0), 2 * self._handling + _MOST_RISE_S)  # a process may be held up once
+        self._handling = _HANDLING_FADE * self._handling + (1 - _HANDLING_FADE) * bounded
 
     def observe_verification(self, event: Verified) -> None:
         self.verifications.observe(event.rows, event.verify_s)
@@ -96,4 +107,5 @@ class StepTimes:
 
     def forwards(self, most: int) -> FloatArray:
         """Return the times of forwards over 1 to `most` nodes: float64 [most]; 0 before the first."""
-        return self._forwards.curve(most)
+        curve = self._forwards.curve(most)
+        return curve + self._handling if curve[0] else curve
