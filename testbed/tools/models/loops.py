@@ -7,7 +7,6 @@ section 5.2).
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -109,11 +108,11 @@ def unlikelihood(model: LlamaForCausalLM, batch: Tensor) -> Tensor:
 
 def repeated(tokens: Sequence[int]) -> list[bool]:
     """Return which tokens belong to a run of WINDOW tokens that has occurred before."""
-    seen: dict[tuple[int, ...], int] = defaultdict(int)
+    seen: set[tuple[int, ...]] = set()
     marked = [False] * len(tokens)
     for start in range(len(tokens) - WINDOW + 1):
         run = tuple(tokens[start : start + WINDOW])
-        if seen[run]:
+        if run in seen:
             marked[start : start + WINDOW] = [True] * WINDOW
-        seen[run] += 1
+        seen.add(run)
     return marked
