@@ -14,6 +14,7 @@ from flowedge.training.documents import TrainingText, answered
 from flowedge.training.target import Question, TrainingTarget
 
 TEMPERATURES = (0.0, 1.0)
+LOOP_WINDOW = 16  # tokens of a run that a loop repeats
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def self_generated(
     return [answered(answer.prompt, answer.tokens) for answer in answers if not is_looping(answer.tokens)]
 
 
-def is_looping(tokens: Sequence[int], window: int = 16, times: int = 3) -> bool:
+def is_looping(tokens: Sequence[int], window: int = LOOP_WINDOW, times: int = 3) -> bool:
     """Return whether a run of `window` tokens occurs at least `times` times, which flatters drafters."""
     runs = Counter(tuple(tokens[start : start + window]) for start in range(len(tokens) - window + 1))
     return any(count >= times for count in runs.values())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from enum import Enum, auto
+
+from flowedge.strategies.auto.speed import Speed
 
 _TRIAL_TOKENS = 16  # drafted before drafting is judged
 _SHORT_TRIAL_TOKENS = 8  # likewise where it is much slower than plain decoding, and for plain decoding itself
@@ -60,7 +61,7 @@ class DraftingProbation:
         self._speeds: dict[Mode, float] = {}  # measured
         self._drafted = Mode.ALL  # the latest mode that drafts
         self._means: dict[Mode, float] = {}  # tokens/s of the latest time of a mode, over some answers
-        self._drafted_tokens = self._drafted_s = 0.0  # of the latest tokens, of all sessions
+        self._latest = Speed(0.0, window=_LATEST_TOKENS)  # of drafting, over several answers
 
     @property
     def plain_tokens_per_s(self) -> float:
@@ -79,7 +80,7 @@ class DraftingProbation:
             self._enter(Mode.PLAIN)
         elif self._may_try_one:
             self._enter(Mode.ONE)
-        elif self.mode is Mode.PLAIN and self._drafting_paid:
+        elif self.mode is Mode.PLAIN and self._latest.tokens_per_s > self._speeds.get(Mode.PLAIN, 1.0):
             self.mode = self._drafted
             self._begin_anew()
         self._measured_tokens = 0
@@ -102,9 +103,7 @@ class DraftingProbation:
         self._tokens += tokens
         self._measured_tokens += tokens
         if self.drafts and tokens:
-            fade = math.exp(-tokens / _LATEST_TOKENS)
-            self._drafted_tokens = fade * self._drafted_tokens + tokens
-            self._drafted_s = fade * self._drafted_s + tokens / measured
+            self._latest.add(tokens, tokens / measured)
         judged = self._measured_tokens >= (_SHORT_TRIAL_TOKENS if self.mode is Mode.PLAIN else _TRIAL_TOKENS)
         if judged or (self.mode is Mode.ALL and self._measured_tokens >= _SHORT_TRIAL_TOKENS):
             self._speeds[self.mode] = measured
@@ -121,11 +120,6 @@ class DraftingProbation:
             return False
         self._enter(following)
         return True
-
-    @property
-    def _drafting_paid(self) -> bool:
-        """Whether the latest tokens of sessions that drafted came faster than plain decoding has them."""
-        return self._drafted_tokens > self._speeds.get(Mode.PLAIN, 1.0) * self._drafted_s
 
     @property
     def _may_try_one(self) -> bool:

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from flowedge.training.self_generation import is_looping
+from flowedge.training.self_generation import LOOP_WINDOW, is_looping
 from testbed.tools.models.batched_decoding import continuations
 from testbed.tools.models.replicas import Replicas, twin
 
 ANSWERED, REPEATED = 1, 2  # kinds of tokens
-WINDOW = 16  # tokens of a run, as in `is_looping`
 
 
 @dataclass(frozen=True)
@@ -27,14 +26,14 @@ class LoopTraining:
     """How a training goes against loops.
 
     Attributes:
-        weight: of the second loss; 0 for none.
+        weight: of the second loss.
         every: steps between answers.
         prompts: asked at once.
         new_tokens: most tokens of an answer.
         rows: looping answers in a step.
     """
 
-    weight: float = 0.0
+    weight: float
     every: int = 20
     prompts: int = 64
     new_tokens: int = 160
@@ -107,12 +106,12 @@ def unlikelihood(model: LlamaForCausalLM, batch: Tensor) -> Tensor:
 
 
 def repeated(tokens: Sequence[int]) -> list[bool]:
-    """Return which tokens belong to a run of WINDOW tokens that has occurred before."""
+    """Return which tokens belong to a run of LOOP_WINDOW tokens that has occurred before."""
     seen: set[tuple[int, ...]] = set()
     marked = [False] * len(tokens)
-    for start in range(len(tokens) - WINDOW + 1):
-        run = tuple(tokens[start : start + WINDOW])
+    for start in range(len(tokens) - LOOP_WINDOW + 1):
+        run = tuple(tokens[start : start + LOOP_WINDOW])
         if run in seen:
-            marked[start : start + WINDOW] = [True] * WINDOW
+            marked[start : start + LOOP_WINDOW] = [True] * LOOP_WINDOW
         seen.add(run)
     return marked

@@ -172,10 +172,9 @@ def train(
 
 
 def asked_prompts(
-    tokenizer: PreTrainedTokenizerBase, corpus: Corpus, seed: int, threads: int
+    tokenizer: PreTrainedTokenizerBase, corpus: Corpus, rows: int, seed: int
 ) -> Iterator[list[list[int]]]:
-    """Yield the prompts of each thread, as tokens, without end, drawn with the weights of training."""
-    rows = LoopTraining.prompts // threads
+    """Yield batches of prompts as tokens, without end, drawn with the weights of training."""
     for batch in prompt_batches(tokenizer, corpus.training_pairs, rows, seed):
         yield [prompt.tokens for prompt in batch]
 
@@ -219,8 +218,9 @@ def main() -> None:
     replicas = Replicas(model, arguments.threads, TargetLoss(arguments.dtype == "bfloat16"))
     own = None
     if arguments.against_loops:
-        prompts = asked_prompts(tokenizer, corpus, arguments.seed, arguments.threads)
-        own = OwnAnswers(replicas, prompts, LoopTraining(arguments.against_loops))
+        settings = LoopTraining(arguments.against_loops)
+        prompts = asked_prompts(tokenizer, corpus, settings.prompts // arguments.threads, arguments.seed)
+        own = OwnAnswers(replicas, prompts, settings)
     phases = PHASES if arguments.init is None else FURTHER_PHASES
     train(
         replicas,
