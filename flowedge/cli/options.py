@@ -62,7 +62,7 @@ def split_peers(text: str) -> list[str]:
 def pipeline_peers(text: str) -> tuple[str, ...]:
     """Return the addresses of a text "host:port+,host:port": the draft node, then the stages.
 
-    With a plus sign the draft node is the first stage as well.
+    With a plus sign the draft node is the first stage as well; named again, it is the stage of that place.
 
     Raises:
         BadRequestError: when an address is malformed.
@@ -91,8 +91,8 @@ Peers = Annotated[
     typer.Option(
         "--peers",
         metavar="HOST:PORT,...",
-        help="Agents to use: the draft node, then the stages in layer order. With + behind its address, "
-        "the draft node is the first stage as well.",
+        help="Agents to use: the draft node, then the stages in layer order. With + behind its address "
+        "the draft node is the first stage as well, and named again it is the stage of that place.",
     ),
 ]
 

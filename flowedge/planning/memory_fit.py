@@ -100,9 +100,9 @@ def require_fit(pipeline: PipelineProfile, capacity: int, sessions: int = 1) -> 
         CapacityError: for the first device that is too small, with the sums.
     """
     head = draft_node_parts(pipeline, capacity)
-    if pipeline.head_computes:
-        first = stage_parts(pipeline, 0, capacity, sessions)
-        head |= {f"{part} (stage 1)": held for part, held in first.items()}
+    if pipeline.beside is not None:
+        layers = stage_parts(pipeline, pipeline.beside, capacity, sessions)
+        head |= {f"{part} (stage {pipeline.beside + 1})": held for part, held in layers.items()}
     _require("the draft node", pipeline.draft_node, head)
     for stage, device in enumerate(pipeline.stages):
         _require(f"stage {stage + 1}", device, stage_parts(pipeline, stage, capacity, sessions))

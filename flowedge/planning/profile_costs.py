@@ -85,7 +85,6 @@ TOKEN_BYTES = 4
 STAGE_TIME_BYTES = 8  # what a stage took and the wait before, as varints
 LEARNT_ROWS = 64  # most true rows of a draft job that lookup learns from; only a prompt has more
 NOTHING_ADDED = StrategyTimes(verified_ms=0, drafted_ms=0)
-_HEAD = (DRAFT_NODE, 0)  # places of one device, where the draft node computes layers
 LOOKUP_S = 0.0002  # n-gram lookups for one tree layer; a desktop core takes 70 us for ten nodes
 
 
@@ -245,11 +244,11 @@ class ProfileCosts:
         """Return how fast a device computes, as a share of its speed alone, while those at `busy` do.
 
         Devices that all have the same profile with shared cores are agents of one host. A draft node that is
-        the first stage as well computes for both at half its speed.
+        a stage as well computes for both at half its speed.
         """
         speed = 1.0 if self._cores is None else self._cores.speed_of(len(busy))
-        halved = self.pipeline.head_computes and place in _HEAD and all(part in busy for part in _HEAD)
-        return speed / 2 if halved else speed
+        parts = (DRAFT_NODE, self.pipeline.beside)
+        return speed / 2 if place in parts and all(part in busy for part in parts) else speed
 
     def transfer(self, sender: int, message: Message) -> float:
         """Return how long a message occupies the link out of `sender`."""

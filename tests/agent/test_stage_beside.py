@@ -92,6 +92,7 @@ def test_an_answer_outlives_either_device(killed: str) -> None:
 
 def test_how_it_is_written() -> None:
     assert pipeline_peers("h:1+, h:2") == ("h:1", "h:1", "h:2")
+    assert pipeline_peers("h:1,h:2,h:1") == ("h:1", "h:2", "h:1")
     assert pipeline_peers("h:1+") == ("h:1", "h:1")
     assert pipeline_peers("h:1,h:2") == ("h:1", "h:2")
     with pytest.raises(BadRequestError, match="h:2 is named twice; an agent is one stage at most"):

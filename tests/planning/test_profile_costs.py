@@ -277,18 +277,22 @@ def test_jitter_is_seeded() -> None:
     assert len(set(drawn)) == 20
 
 
-def test_a_head_node_that_computes_layers_shares_its_processor_with_the_first_stage() -> None:
-    costs = ProfileCosts(emulation(head_computes=True))
-    assert costs.speed(DRAFT_NODE, {DRAFT_NODE, 1}) == costs.speed(0, {0}) == 1
-    assert costs.speed(DRAFT_NODE, {DRAFT_NODE, 0}) == costs.speed(0, {DRAFT_NODE, 0, 1}) == 0.5
-    assert costs.speed(1, {DRAFT_NODE, 0, 1}) == 1
+def test_a_draft_node_that_computes_layers_shares_its_processor_with_a_stage() -> None:
+    for beside, other in ((0, 1), (1, 0)):
+        costs = ProfileCosts(emulation(beside=beside))
+        assert costs.speed(DRAFT_NODE, {DRAFT_NODE, other}) == costs.speed(beside, {beside}) == 1
+        assert costs.speed(DRAFT_NODE, {DRAFT_NODE, beside}) == 0.5
+        assert costs.speed(beside, {DRAFT_NODE, 0, 1}) == 0.5
+        assert costs.speed(other, {DRAFT_NODE, 0, 1}) == 1
     assert ProfileCosts(emulation()).speed(0, {DRAFT_NODE, 0}) == 1
 
 
-def test_a_head_node_that_computes_layers_holds_both_parts_and_is_one_device() -> None:
+def test_a_draft_node_that_computes_layers_holds_both_parts_and_is_one_device() -> None:
     drafting = sum(draft_node_parts(emulation(), 100).values())
     tight = DEVICE.model_copy(update={"memory_gib": (drafting + 100) / 2**30})
     with pytest.raises(CapacityError, match=r"the draft node does not fit .*stage 1"):
-        require_fit(emulation(head_computes=True, draft_node=tight, stages=(tight, DEVICE)), 100)
+        require_fit(emulation(beside=0, draft_node=tight, stages=(tight, DEVICE)), 100)
+    with pytest.raises(CapacityError, match=r"the draft node does not fit .*stage 2"):
+        require_fit(emulation(beside=1, draft_node=tight, stages=(DEVICE, tight)), 100)
     with pytest.raises(BadRequestError, match="one device, but the draft node is a slow"):
-        emulation(head_computes=True, stages=(tight, DEVICE))
+        emulation(beside=0, stages=(tight, DEVICE))

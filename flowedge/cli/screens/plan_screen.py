@@ -140,15 +140,15 @@ def _table(best: ScoredLayout, goal: Goal, fleet: Fleet) -> PlainTable:
     table = plain_table("device", "is", "layers", "a segment", "memory", right=())
     layout, pipeline, costs = best.layout, best.pipeline, ProfileCosts(best.pipeline)
     own = sum(draft_node_parts(pipeline, goal.rows).values())
-    if not pipeline.head_computes:
+    if pipeline.beside is None:
         table.add_row(layout.draft_node, "draft node", "", "", _memory(own, fleet, layout.draft_node))
     first = 0
     for stage, (name, count) in enumerate(zip(layout.stages, layout.split, strict=True)):
-        both = stage == 0 and pipeline.head_computes
+        both = stage == pipeline.beside
         held = sum(stage_parts(pipeline, stage, goal.rows, goal.sessions).values()) + (own if both else 0.0)
         table.add_row(
             name,
-            "draft node and stage 1" if both else f"stage {stage + 1}",
+            f"draft node and stage {stage + 1}" if both else f"stage {stage + 1}",
             f"{first} to {first + count - 1}",
             f"{1e3 * costs.stage_job(stage, forward_of(SEGMENT_ROWS)):.0f} ms",
             _memory(held, fleet, name),

@@ -45,7 +45,7 @@ class Layout:
 
     Attributes:
         stages: names in the order of the layers; split: layers of each. A draft node that is also the first
-            stage computes both in turn.
+            or the last stage computes both in turn.
         verification: where tokens are drawn.
         round_s: seconds of one segment: drafted, through all stages and links, and verified.
         slowest_s: seconds of the device that takes the longest.
@@ -193,8 +193,8 @@ class _Line:
         layers, last = goal.model.layers, len(names) - 1
         beside = [0.0] * len(names)
         beside[0] += goal.model.embedding_bytes(goal.quant)
-        if names[0] == self.draft_node:
-            beside[0] += goal.draft_node_bytes
+        if self.draft_node in names:
+            beside[names.index(self.draft_node)] += goal.draft_node_bytes
         if self.verification == LAST_STAGE:
             beside[last] += goal.table_bytes
         times, fixed = self._times(boards), self._fixed(boards)
@@ -231,8 +231,8 @@ class _Line:
     def _times(self, boards: _Boards) -> list[float]:
         """Return the seconds of a layer on each stage; the draft node drafts the next trees meanwhile."""
         times = [boards.layer_s[name] for name in self.stages]
-        if self.stages[0] == self.draft_node:
-            times[0] *= BOTH
+        if self.draft_node in self.stages:
+            times[self.stages.index(self.draft_node)] *= BOTH
         return times
 
     def _fixed(self, boards: _Boards) -> list[float]:
@@ -243,13 +243,17 @@ class _Line:
 
 def _given_lines(boards: _Boards, draft_node: str, stages: Sequence[str]) -> list[_Line]:
     """Return the line of devices whose parts are given, with each place that draws tokens."""
-    along, alone = boards.along(draft_node, stages), stages[-1] == draft_node
-    places = (DRAFT_NODE,) if alone else (DRAFT_NODE, LAST_STAGE)
-    return [_Line(draft_node, tuple(stages), place, along) for place in places]
+    along = boards.along(draft_node, stages)
+    return [_Line(draft_node, tuple(stages), place, along) for place in _places(draft_node, stages)]
+
+
+def _places(draft_node: str, stages: Sequence[str]) -> Sequence[VerificationPlace]:
+    """Return where tokens may be drawn, which is one place where the last stage is the draft node."""
+    return (DRAFT_NODE,) if stages[-1] == draft_node else (DRAFT_NODE, LAST_STAGE)
 
 
 def _lines(boards: _Boards, draft_node: str, search: Search) -> Iterator[_Line]:
-    """Yield the lines with a draft node, which may be the first stage as well."""
+    """Yield the lines with a draft node, which may be the first or the last stage as well."""
     goal, fleet = boards.goal, boards.fleet
     computing = [name for name, device in fleet.devices.items() if goal.runs_on(device)]
     others = [name for name in computing if name != draft_node]
@@ -263,15 +267,15 @@ def _lines(boards: _Boards, draft_node: str, search: Search) -> Iterator[_Line]:
                 continue
             for first in stages[:1] if both else _firsts(boards, stages):
                 yield from _from_first(boards, draft_node, first, [each for each in stages if each != first])
+            for first in _firsts(boards, chosen) if both and chosen else ():
+                yield _to_draft_node(boards, draft_node, first, [each for each in chosen if each != first])
 
 
 def _from_first(boards: _Boards, draft_node: str, first: str, others: Sequence[str]) -> Iterator[_Line]:
     """Yield the lines that begin with a stage: with each place that draws tokens, and each last stage."""
     fleet = boards.fleet
     if not others:
-        along = boards.along(draft_node, [first])
-        for place in (DRAFT_NODE,) if first == draft_node else (DRAFT_NODE, LAST_STAGE):
-            yield _Line(draft_node, (first,), place, along)
+        yield from _given_lines(boards, draft_node, [first])
         return
     lasts = others if fleet.links else _lasts(boards, others)
     ways = _ways(boards, first, others, lasts)
@@ -281,6 +285,14 @@ def _from_first(boards: _Boards, draft_node: str, first: str, others: Sequence[s
     yield _Line(draft_node, tuple(nearest), DRAFT_NODE, to_first + back[nearest[-1]])
     for _, order in ways:
         yield _Line(draft_node, tuple(order), LAST_STAGE, to_first + back[order[-1]])
+
+
+def _to_draft_node(boards: _Boards, draft_node: str, first: str, between: Sequence[str]) -> _Line:
+    """Return the quickest line from a first stage to the draft node as the last one, which draws tokens."""
+    ways = _ways(boards, first, between, between) if between else [(0.0, [first])]
+    _, order = min(ways, key=lambda way: way[0] + boards.link_s(way[1][-1], draft_node))
+    stages = (*order, draft_node)
+    return _Line(draft_node, stages, DRAFT_NODE, boards.along(draft_node, stages))
 
 
 def _firsts(boards: _Boards, stages: Sequence[str]) -> Sequence[str]:

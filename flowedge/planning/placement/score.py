@@ -46,7 +46,7 @@ def profile_of(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile:
         split=layout.split,
         drafting=(NGramSize(kind="ngram"),) if goal.lookup else (),
         verification=layout.verification,
-        head_computes=layout.stages[0] == layout.draft_node,
+        beside=layout.stages.index(layout.draft_node) if layout.draft_node in layout.stages else None,
     )
     require_fit(pipeline, goal.rows, goal.sessions)
     return pipeline

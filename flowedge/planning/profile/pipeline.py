@@ -71,7 +71,8 @@ class PipelineProfile:
         draft_tokens: the number of the model's tokens that a drafter without a vocabulary of its own
             proposes; None for all.
         draft_quant: the format of the drafters' layers, and of the LM head that they propose with.
-        head_computes: whether the draft node and the first stage are one device, as PipeInfer's head node is.
+        beside: the stage whose device is the draft node's as well, as PipeInfer's head node is that of the
+            first stage; None for a draft node on a device of its own.
     """
 
     model: ModelProfile
@@ -87,7 +88,7 @@ class PipelineProfile:
     keeps_taps: bool = False
     draft_tokens: int | None = None
     draft_quant: PricedQuant = "none"
-    head_computes: bool = False
+    beside: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.split) != len(self.stages):
@@ -101,10 +102,11 @@ class PipelineProfile:
             )
         if len(self.links) != len(self.stages) + 1:
             raise BadRequestError(f"{len(self.links)} links for {len(self.stages)} stages and a draft node")
-        if self.head_computes and self.stages[0] != self.draft_node:
+        if self.beside is not None and self.stages[self.beside] != self.draft_node:
             raise BadRequestError(
-                f"a head node that computes layers is one device, but the draft node is a "
-                f"{self.draft_node.title} and the first stage a {self.stages[0].title}; name the same twice"
+                f"a draft node that computes layers is one device, but the draft node is a "
+                f"{self.draft_node.title} and stage {self.beside + 1} a {self.stages[self.beside].title}; "
+                "name the same twice"
             )
         for device in (self.draft_node, *self.stages):
             if self.quant not in READ_AS_STORED and device.dequantise_gweights_s is None:
@@ -217,7 +219,7 @@ class PipelineProfile:
             "verification": self.verification,
             **({"middles": middles} if middles else {}),
             **({"keeps_taps": True} if self.keeps_taps else {}),
-            **({"head_computes": True} if self.head_computes else {}),
+            **({"beside": self.beside} if self.beside is not None else {}),
         }
 
     @property

@@ -70,7 +70,7 @@ def emulate(
         if emulated.draft_vocabulary is None
         else priced_tokens(emulated.draft_vocabulary, model.vocab),
         draft_quant=emulated.draft_quant,
-        head_computes=devices.head_computes,
+        beside=devices.beside(len(names)),
         split=tuple(given)
         if given is not None
         else tuple(even_split(model.layers, len(names), larger_first=True)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -27,14 +27,21 @@ class Devices(YamlDocument):
     Attributes:
         stages: in the order of the pipeline.
         middles: in the order of the middle models in `pair`; a list for a model that is divided.
-        head_computes: whether the draft node is the first stage too, and shares its processor and its memory
-            between the two, as PipeInfer's head node does. The link out of d0 is then within the device.
+        head_computes: whether the draft node is the first stage too, as PipeInfer's head node is, or the last
+            one (`last`), and shares its processor and its memory between the two. The link out of d0, or out
+            of the last stage, is then within the device.
     """
 
     draft_node: str
     stages: Stages | Annotated[list[str], Field(min_length=1)]
     middles: list[str | Annotated[list[str], Field(min_length=1)]] = Field(default_factory=list)
-    head_computes: bool = False
+    head_computes: bool | Literal["last"] = False
+
+    def beside(self, stages: int) -> int | None:
+        """Return the stage, of so many, that is on the draft node's device; None if there is none."""
+        if self.head_computes == "last":
+            return stages - 1
+        return 0 if self.head_computes else None
 
     def names(self, count: int | None) -> list[str]:
         """Return the devices of the stages. If `count` is given, cut or repeat the list to that length."""
@@ -102,8 +109,8 @@ class PlaceEvent(YamlDocument):
     Attributes:
         at_s: when it happens, in seconds from when the request is handed to the pipeline; under a load, from
             when the load begins.
-        device: the device that changes: d0, v1, v2, ..., m1, ... Where `head_computes`, d0 and v1 are one
-            device, and an event for each of them changes it.
+        device: the device that changes: d0, v1, v2, ..., m1, ... Where `head_computes`, d0 and a stage are
+            one device, and an event for each of them changes it.
         link: the device whose outgoing link changes, by the same names.
         slower: the factor by which computing, or transfers over the link, take longer than by the profile.
         add_ms: milliseconds by which the link's latency is above the profile's.

@@ -84,7 +84,7 @@ def every_time(goal: Goal, fleet: Fleet) -> Iterator[Times]:
             continue
         for count, at_last in product(range(1, min(len(boards), goal.model.layers) + 1), (False, True)):
             for stages in permutations(boards, count):
-                if draft_node in stages[1:] or (at_last and stages == (draft_node,)):
+                if draft_node in stages[1:-1] or (at_last and stages[-1] == draft_node):
                     continue
                 links = [
                     fleet.between(one, other) for one, other in pairwise([draft_node, *stages, draft_node])
