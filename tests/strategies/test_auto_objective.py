@@ -292,6 +292,9 @@ def test_a_forward_takes_what_the_draft_node_does_around_it_as_well():
     assert not times.forwards(3).any(), "no forward is known"
     times.observe_layer(layer_of(0.002), of_root=False)
     assert times.forwards(3) == pytest.approx(0.003, rel=0.01)
+    assert not times.root_forward, "none below a root is known"
+    times.observe_layer(layer_of(0.004), of_root=True)
+    assert times.root_forward == pytest.approx(0.005, rel=0.01)
 
 
 def test_a_draft_node_that_was_held_up_once_is_not_slow():

@@ -103,7 +103,8 @@ class StepTimes:
     @property
     def root_forward(self) -> float:
         """Time of a forward that drafts below the root; 0 before the first."""
-        return self._root_forwards.seconds(_ROOT_LAYER)
+        seconds = self._root_forwards.seconds(_ROOT_LAYER)
+        return seconds + self._handling if seconds else seconds
 
     def forwards(self, most: int) -> FloatArray:
         """Return the times of forwards over 1 to `most` nodes: float64 [most]; 0 before the first."""
