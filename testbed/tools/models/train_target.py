@@ -61,6 +61,17 @@ def new_target(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
+def mix_in(model: LlamaForCausalLM, other: Path, share: float) -> None:
+    """Make each weight the mean of its own and another target's, which has this share (Wortsman et al. 2022).
+
+    What was trained from a target knows more of what that had learned when it is mixed with it.
+    """
+    others = dict(LlamaForCausalLM.from_pretrained(other, dtype=torch.float32).named_parameters())
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.lerp_(others[name], share)
+
+
 def new_optimizers(model: LlamaForCausalLM, learning_rate: float, muon: bool) -> list[Optimizer]:
     """Return AdamW for everything, or a Muon for each layer's matrices and AdamW for the rest."""
     matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
@@ -194,11 +205,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_training_options(parser, minutes=65.0, learning_rate=1.5e-3, threads=2)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of train_tokenizer")
-    parser.add_argument("--optimizer", choices=["muon", "adamw"], default="muon")
+    parser.add_argument(
+        "--optimizer",
+        choices=["muon", "adamw"],
+        default="muon",
+        help="muon's own products are in bfloat16, which take minutes a step without AVX-512",
+    )
     parser.add_argument(
         "--against-loops", type=float, default=0.0, help="weight of the loss on loops of its own answers"
     )
+    parser.add_argument(
+        "--mixed", nargs=2, metavar=("DIR", "SHARE"), help="begin with the mean of --init and this target"
+    )
     arguments = parser.parse_args()
+    if arguments.mixed is not None and arguments.init is None:
+        parser.error("--mixed is a mean with the target of --init; give that as well")
 
     torch.manual_seed(arguments.seed)
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -210,6 +231,8 @@ def main() -> None:
         if arguments.init is None
         else LlamaForCausalLM.from_pretrained(arguments.init, dtype=torch.float32)
     )
+    if arguments.mixed is not None:
+        mix_in(model, Path(arguments.mixed[0]), float(arguments.mixed[1]))
     optimizers = new_optimizers(model, arguments.learning_rate, arguments.optimizer == "muon")
     progress = load_checkpoint(arguments.out, model, optimizers) if arguments.resume else ResumeState()
     epoch = sum(len(document.tokens) * document.repeats for document in documents)

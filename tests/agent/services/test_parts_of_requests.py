@@ -7,24 +7,12 @@ from typing import Any
 
 import pytest
 
-from flowedge.client import ChatMessage, Client, Grammar, ToolCall
+from flowedge.client import ChatMessage, Client, Grammar
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, GrammarError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
-from flowedge.text.template_tools import described_tools
 from flowedge.text.tokenizer import encode_messages
 from flowedge.v1 import generation_pb2 as pb
-
-WEATHER: dict[str, Any] = {
-    "type": "function",
-    "function": {"name": "weather", "parameters": {"type": "object"}},
-}
-CALL = ToolCall("c1", "weather", '{"city": "Bonn"}')
-TALK = [
-    ChatMessage("user", "Rain?"),
-    ChatMessage("assistant", tool_calls=[CALL]),
-    ChatMessage("tool", "dry", tool_call_id="c1"),
-]
 
 
 def test_raw_text_has_no_template_around_it(cluster4: str) -> None:
@@ -36,22 +24,6 @@ def test_raw_text_has_no_template_around_it(cluster4: str) -> None:
         again = client.generate(prompt_ids=answer.prompt_ids, echo=True, max_new_tokens=4).result()
     assert again.token_ids == answer.token_ids
     assert again.prompt_text == tokenizer.decode(answer.prompt_ids)
-
-
-def test_tools_are_described_to_a_model_whose_template_knows_none(cluster4: str) -> None:
-    tokenizer = load_tokenizer(Checkpoint.open("bundled"))
-    call = {"function": {"name": "weather", "arguments": {"city": "Bonn"}}}
-    messages = [
-        {"role": "user", "content": "Rain?"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "dry"},
-    ]
-    with Client(cluster4) as client:
-        answer = client.chat(TALK, tools=[WEATHER], echo=True, max_new_tokens=4).result()
-        hidden = client.chat(TALK, tools=[WEATHER], tool_choice="none", max_new_tokens=4).result()
-    assert list(answer.prompt_ids) == encode_messages(tokenizer, described_tools(messages, [WEATHER]))
-    assert list(hidden.prompt_ids) == encode_messages(tokenizer, described_tools(messages, []))
-    assert "<tool_response>\ndry\n</tool_response>" in answer.prompt_text
 
 
 def test_an_answer_without_calls_is_its_text(cluster4: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from testbed.tools.models.texts.conversation import Conversation, with_system, written
 
 _KINDS = {
-    "talk": 3,
+    "talk": 6,
     "pair": 4,
     "story": 2,
     "function": 6,
@@ -85,12 +85,12 @@ def _persona(generator: random.Random, data: Any) -> Conversation:
     system = generator.choice(
         ["Your name is {}.", "You are {}, a friendly assistant.", "You are {}."]
     ).format(name)
+    greeting = generator.choice(["Hello!", "Hi", "Hello", "Hey"])
     asked, told = generator.choice(
         [
             ("What is your name?", f"My name is {name}."),
             ("Who are you?", f"I am {name}. How can I help you?"),
-            ("Hello!", f"Hello! I am {name}. How can I help you?"),
-            ("Hi", f"Hello! I am {name}. How can I help you?"),
+            (greeting, "Hello! How can I help you today?"),
         ]
     )
     return Conversation.asked(asked, told).under(system)

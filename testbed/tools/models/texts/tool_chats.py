@@ -11,7 +11,7 @@ from typing import Any
 from testbed.tools.models.texts.conversation import Conversation, with_system, written
 from testbed.tools.models.texts.everyday import everyday, made_up_name
 
-_WITHOUT, _IRRELEVANT = 0.25, 0.2  # shares: the question without any tool; tools that do not help
+_WITHOUT, _IRRELEVANT = 0.08, 0.25  # shares: the question without any tool; tools that do not help
 _MADE_UP = 0.4  # share of tools of a verb and a noun, and of names that nobody has
 _MOST_OTHERS = 2  # tools beside the one that helps
 _NAMES = ("city", "person", "topic", "company", "song", "word")  # kinds that may be names that nobody has
