@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from flowedge.models.host import shared_pages
 from flowedge.models.host.shared_pages import SharedRows, rows_of_pages
 
 HEADS, ROWS = 40, 640
+OTHERS = set[int]()
 SIZES = [(64, torch.float32), (64, torch.int8), (80, torch.bfloat16)]
 
 
@@ -29,14 +31,27 @@ def write(made: SharedRows, first: int, rows: int, seed: int) -> None:
     made.tensor[:, :, first:rows] = values.mul_(50)[:, :, first:rows].to(made.tensor.dtype)
 
 
-def file_bytes() -> list[int]:
-    """The memory that each file of pages takes, in this process."""
-    found = list[int]()
+def files() -> dict[int, int]:
+    """The memory that each file of pages of this process takes, by its inode."""
+    found = dict[int, int]()
     for each in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # of what lists them
             if "flowedge-rows" in str(each.readlink()):
-                found.append(each.stat().st_blocks * 512)
-    return sorted(found)
+                found[each.stat().st_ino] = each.stat().st_blocks * 512
+    return found
+
+
+@pytest.fixture(autouse=True)
+def others() -> Iterator[None]:
+    """Leave out the files of pipelines that tests before this one have not let go of."""
+    OTHERS.update(files())
+    yield
+    OTHERS.clear()
+
+
+def file_bytes() -> list[int]:
+    """The memory that each file of this test's pages takes."""
+    return sorted(size for inode, size in files().items() if inode not in OTHERS)
 
 
 @pytest.mark.parametrize(("size", "dtype"), SIZES)
