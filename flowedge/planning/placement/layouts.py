@@ -107,6 +107,11 @@ def finer_divisions(goal: Goal, fleet: Fleet, layout: Layout) -> list[Layout]:
     ]
 
 
+def shared_stage(draft_node: str, stages: Sequence[str]) -> int | None:
+    """Return which stage is on the draft node's device; None if none is."""
+    return stages.index(draft_node) if draft_node in stages else None
+
+
 def is_exact(fleet: Fleet) -> bool:
     """Return whether `layouts` tries every set of stages, and every stage as the first and the last one."""
     return len(fleet.devices) <= (EXACT_DEVICES if fleet.links else EVERY_END)
@@ -193,8 +198,9 @@ class _Line:
         layers, last = goal.model.layers, len(names) - 1
         beside = [0.0] * len(names)
         beside[0] += goal.model.embedding_bytes(goal.quant)
-        if self.draft_node in names:
-            beside[names.index(self.draft_node)] += goal.draft_node_bytes
+        own = shared_stage(self.draft_node, names)
+        if own is not None:
+            beside[own] += goal.draft_node_bytes
         if self.verification == LAST_STAGE:
             beside[last] += goal.table_bytes
         times, fixed = self._times(boards), self._fixed(boards)
@@ -231,8 +237,9 @@ class _Line:
     def _times(self, boards: _Boards) -> list[float]:
         """Return the seconds of a layer on each stage; the draft node drafts the next trees meanwhile."""
         times = [boards.layer_s[name] for name in self.stages]
-        if self.draft_node in self.stages:
-            times[self.stages.index(self.draft_node)] *= BOTH
+        own = shared_stage(self.draft_node, self.stages)
+        if own is not None:
+            times[own] *= BOTH
         return times
 
     def _fixed(self, boards: _Boards) -> list[float]:
@@ -244,12 +251,8 @@ class _Line:
 def _given_lines(boards: _Boards, draft_node: str, stages: Sequence[str]) -> list[_Line]:
     """Return the line of devices whose parts are given, with each place that draws tokens."""
     along = boards.along(draft_node, stages)
-    return [_Line(draft_node, tuple(stages), place, along) for place in _places(draft_node, stages)]
-
-
-def _places(draft_node: str, stages: Sequence[str]) -> Sequence[VerificationPlace]:
-    """Return where tokens may be drawn, which is one place where the last stage is the draft node."""
-    return (DRAFT_NODE,) if stages[-1] == draft_node else (DRAFT_NODE, LAST_STAGE)
+    places = (DRAFT_NODE,) if stages[-1] == draft_node else (DRAFT_NODE, LAST_STAGE)
+    return [_Line(draft_node, tuple(stages), place, along) for place in places]
 
 
 def _lines(boards: _Boards, draft_node: str, search: Search) -> Iterator[_Line]:

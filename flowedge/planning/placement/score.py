@@ -18,7 +18,7 @@ from flowedge.planning.measuring.scripted_models import HITS, VOCAB, BlankStage,
 from flowedge.planning.memory_fit import require_fit
 from flowedge.planning.placement.fleet import Fleet
 from flowedge.planning.placement.goal import Goal
-from flowedge.planning.placement.layouts import Layout
+from flowedge.planning.placement.layouts import Layout, shared_stage
 from flowedge.planning.profile.model import NGramSize
 from flowedge.planning.profile.pipeline import PipelineProfile
 from flowedge.planning.profile_costs import ProfileCosts
@@ -46,7 +46,7 @@ def profile_of(layout: Layout, goal: Goal, fleet: Fleet) -> PipelineProfile:
         split=layout.split,
         drafting=(NGramSize(kind="ngram"),) if goal.lookup else (),
         verification=layout.verification,
-        beside=layout.stages.index(layout.draft_node) if layout.draft_node in layout.stages else None,
+        beside=shared_stage(layout.draft_node, layout.stages),
     )
     require_fit(pipeline, goal.rows, goal.sessions)
     return pipeline
