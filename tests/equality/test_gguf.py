@@ -1,4 +1,4 @@
-"""Every strategy gives the tokens of the plain model when the model comes from a GGUF file."""
+"""Every strategy gives the plain model's tokens, ties under rounding aside, from a GGUF file."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Opened:
         return load_blocks(self.pair.checkpoint, SPLIT, "none")
 
     @cached_property
-    def plain(self) -> dict[str, tuple[int, ...]]:
-        """The tokens of the plain model, by sampling."""
-        model, prompt = ReferenceModel.load(self.pair.checkpoint), self.pair.prompt(40)
-        return {
-            name: tuple(model.generate(prompt, sampling, TOKENS).token_ids)
-            for name, sampling in SAMPLINGS.items()
-        }
+    def reference(self) -> ReferenceModel:
+        return ReferenceModel.load(self.pair.checkpoint)
+
+    @cached_property
+    def tolerance(self) -> float:
+        """What rounding alone changes: a row is rounded to 8 bits before it meets a weight of these types."""
+        return self.reference.measure_tolerance(self.pair.prompt(128)).value
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,11 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Opened]:
     ),
 )
 def test_lossless(opened: Callable[[str], Opened], kind: str, strategy: str, sampling: str) -> None:
+    """A difference has to be a tie within the measured effect of the number of rows."""
     model = opened(kind)
-    pair = model.pair
+    pair, prompt = model.pair, model.pair.prompt(40)
     pipeline = pair.pipeline(list(SPLIT), blocks=model.blocks)
-    outputs = pipeline.generate(request(pair.prompt(40), SAMPLINGS[sampling], TOKENS, strategy))
-    assert token_ids(outputs) == model.plain[sampling]
+    tokens = token_ids(pipeline.generate(request(prompt, SAMPLINGS[sampling], TOKENS, strategy)))
+    judgement = model.reference.judge(prompt, tokens, SAMPLINGS[sampling], model.tolerance)
+    assert judgement.passed and judgement.checked == TOKENS, judgement
+    assert len(judgement.ties) <= 1, judgement
