@@ -30,7 +30,11 @@ def pair() -> Iterator[list[AgentProcess]]:
 
 @pytest.mark.parametrize(
     ("order", "names", "layers"),
-    [("a", ["a+"], (0, 8)), ("ab", ["a+", "b"], (0, 4)), ("ba", ["b", "a+"], (4, 8))],
+    [
+        pytest.param("a", ["a+"], (0, 8), marks=pytest.mark.proof),
+        pytest.param("ab", ["a+", "b"], (0, 4), marks=pytest.mark.proof),
+        ("ba", ["b", "a+"], (4, 8)),
+    ],
 )
 def test_any_place_gives_the_same_tokens(
     pair: list[AgentProcess], order: str, names: list[str], layers: tuple[int, int]
@@ -60,7 +64,7 @@ def test_any_place_gives_the_same_tokens(
         await_that(lambda agent=agent: not agent.describe().role)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("killed", ["a", "b"])
+@pytest.mark.parametrize("killed", ["a", pytest.param("b", marks=pytest.mark.proof)])
 def test_an_answer_outlives_either_device(killed: str) -> None:
     """The draft node has its pipeline in its settings, with itself as the first stage."""
     port = free_port()

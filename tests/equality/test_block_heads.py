@@ -23,7 +23,7 @@ from tests.equality.test_families import (
     Model,
     make_model,
 )
-from tests.support.breadth import dealt_diagonally
+from tests.support.breadth import dealt_thinly
 
 pytestmark = pytest.mark.slow
 PARALLEL = "peagle"
@@ -60,9 +60,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.mark.parametrize(
     ("kind", "stages", "sampling", "strategy", "precision"),
-    dealt_diagonally(
-        KINDS, list(SPLITS), list(SAMPLINGS), ["flowspec", "auto", "naive_pp"], list(PRECISIONS), one_in=9
-    ),
+    dealt_thinly(KINDS, list(SPLITS), list(SAMPLINGS), ["flowspec", "auto", "naive_pp"], list(PRECISIONS)),
 )
 def test_tokens_are_the_plain_models(
     models: Models, kind: str, stages: int, sampling: str, strategy: str, precision: str

@@ -102,7 +102,7 @@ def recoveries(gateway: GatewayProcess, outcome: str = "went_on") -> float:
     return sum(number for key, number in samples if key.startswith(name) and f'outcome="{outcome}"' in key)
 
 
-@pytest.mark.parametrize("device", ["v2", "d0"])
+@pytest.mark.parametrize("device", [pytest.param("v2", marks=pytest.mark.proof), "d0"])
 def test_a_chat_goes_on_when_a_device_is_killed(shelf: Shelf, device: str) -> None:
     before = recoveries(shelf.gateway)
     with shelf.gateway.client() as client:

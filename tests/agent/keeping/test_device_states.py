@@ -74,7 +74,10 @@ def shelf() -> Iterator[Shelf]:
 @pytest.mark.parametrize(
     ("place", "number", "state", "said"),
     [
-        (0, signal.SIGKILL, "ended", "the device answers, but its agent has ended"),
+        pytest.param(
+            *(0, signal.SIGKILL, "ended", "the device answers, but its agent has ended"),
+            marks=pytest.mark.proof,
+        ),
         (1, signal.SIGSTOP, "frozen", "it takes connections, but answers no calls"),
         (1, signal.SIGTERM, "stopping", "it is being stopped"),
     ],
