@@ -31,7 +31,7 @@ from flowedge_testbed.emulation.system import OWN_SYSTEM, System
 from flowedge_testbed.profiles.documents import HitRates
 from flowedge_testbed.prompts import Dataset
 from flowedge_testbed.real_pipeline import real_pipeline
-from flowedge_testbed.runs import Case, Cell, Options, Plan, Point, Prompt, Run, Setup, Task
+from flowedge_testbed.runs import Case, Cell, Options, Point, Prompt, Run, RunPlan, Setup, Task
 from flowedge_testbed.scenario import OPTION, Scenario
 
 Asked: TypeAlias = Callable[[Dataset, int, SamplingParams], Sequence[Prompt]]  # int: index of the first turn
@@ -107,7 +107,7 @@ def make_plan(
     base: dict[str, Any],
     hit_rates: HitRates | None,
     asked: Asked = first_turn,
-) -> Plan:
+) -> RunPlan:
     """Plan all runs of a scenario.
 
     Args:
@@ -130,7 +130,7 @@ def make_plan(
         for setting in scenario.tried(method)
         for noise in scenario.noises(method, temperature)
     ]
-    plan = Plan(tuple(planner.tasks()), tuple(cells))
+    plan = RunPlan(tuple(planner.tasks()), tuple(cells))
     longest = max(len(task.prompt) for task in plan.tasks)
     _check_memory(scenario, all_cases, longest + scenario.max_new_tokens, choose)
     return plan

@@ -171,7 +171,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """The tasks to carry out, and the entries of the results that their runs belong to."""
 
     tasks: tuple[Task, ...]

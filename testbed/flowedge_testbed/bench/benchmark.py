@@ -46,7 +46,7 @@ from flowedge_testbed.report.pictures import ChartedRuns, PictureSource, draw_pi
 from flowedge_testbed.report.summary import BenchSummary, summarise
 from flowedge_testbed.results import differing_outputs, entries, write_json
 from flowedge_testbed.run_backends import LIVE, check_clock
-from flowedge_testbed.runs import Case, Plan, Run, Task, by_setup
+from flowedge_testbed.runs import Case, Run, RunPlan, Task, by_setup
 from flowedge_testbed.scenario import Scenario, read_scenario
 from flowedge_testbed.stored_runs import Stored, read_load_record, read_record
 
@@ -84,7 +84,7 @@ class Benchmark:
     cases: Sequence[Case]
     models: ModelSet
     datasets: Sequence[Dataset]
-    plan: Plan | LoadPlan
+    plan: RunPlan | LoadPlan
 
     @classmethod
     def prepare(
@@ -134,7 +134,7 @@ class Benchmark:
 
     def save_paths(self, file: Path) -> None:
         """Write the true paths of all runs to a file."""
-        assert isinstance(self.plan, Plan)  # see check_can_save
+        assert isinstance(self.plan, RunPlan)  # see check_can_save
         save_paths(file, self.plan, self.models, self.options.stored)
 
     def report(self, results: Mapping[str, Any]) -> tuple[Path, BenchSummary]:
@@ -197,7 +197,7 @@ class Benchmark:
             **measured,
         }
 
-    def _entries(self, plan: Plan) -> dict[str, Any]:
+    def _entries(self, plan: RunPlan) -> dict[str, Any]:
         """Return the results of the runs, which are all stored."""
         out = self.options.stored
         records = {run.key: _stored(read_record, out, run.key) for task in plan.tasks for run in task.runs}
@@ -272,7 +272,7 @@ def _profiles(all_cases: Sequence[Case]) -> dict[str, Any]:
 def _run_facts(
     scenario: Scenario,
     processes: int,
-    plan: Plan | LoadPlan,
+    plan: RunPlan | LoadPlan,
     done: Sequence[FinishedTask],
     started: float,
     worked: float,

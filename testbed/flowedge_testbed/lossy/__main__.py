@@ -22,7 +22,7 @@ from flowedge_testbed.lossy.rules import Rule, lossless, relaxed, strict
 from flowedge_testbed.plan import cases
 from flowedge_testbed.report.markdown import number, percent, table
 from flowedge_testbed.report.plots.style import Heading, new_figure, tidy
-from flowedge_testbed.runs import Plan
+from flowedge_testbed.runs import RunPlan
 from flowedge_testbed.scenario import find_scenario, read_scenario
 
 RULES: dict[str, Rule] = {
@@ -63,7 +63,7 @@ class Sums:
 
 def measured(benchmark: Benchmark) -> dict[tuple[str, float], Sums]:
     """Compute all requests by every rule; returns the sums by rule and width."""
-    assert isinstance(benchmark.plan, Plan)
+    assert isinstance(benchmark.plan, RunPlan)
     sums: dict[tuple[str, float], Sums] = defaultdict(Sums)
     for task in benchmark.plan.tasks:
         for run in task.runs:

@@ -9,7 +9,7 @@ from flowedge.core.errors import BadRequestError
 from flowedge.core.sampling import SamplingParams
 from flowedge_testbed.model_set import ModelSet
 from flowedge_testbed.provenance import versions
-from flowedge_testbed.runs import Plan
+from flowedge_testbed.runs import RunPlan
 from flowedge_testbed.scenario import Scenario
 from flowedge_testbed.true_paths.path_file import write_path_file
 from flowedge_testbed.true_paths.true_path import TruePath
@@ -28,7 +28,7 @@ def check_can_save(scenario: Scenario) -> None:
         )
 
 
-def save_paths(file: Path, plan: Plan, models: ModelSet, directory: Path) -> None:
+def save_paths(file: Path, plan: RunPlan, models: ModelSet, directory: Path) -> None:
     """Write the paths of all tasks to a file.
 
     The hidden states are left out if the drafter reads none.

@@ -21,7 +21,7 @@ from flowedge_testbed.report.lead_table import lead_tables
 from flowedge_testbed.report.pictures import Picture
 from flowedge_testbed.report.pipespec_tables import analysis
 from flowedge_testbed.report.summary import BenchSummary
-from flowedge_testbed.runs import Plan
+from flowedge_testbed.runs import RunPlan
 from flowedge_testbed.scenario import Scenario
 from flowedge_testbed.scenario_parts import Table
 
@@ -44,7 +44,7 @@ _LINKS = "What each device sends for a token of the answers, the prompt's rows i
 def write_report(
     scenario: Scenario,
     results: Mapping[str, Any],
-    plan: Plan,
+    plan: RunPlan,
     summary: BenchSummary,
     pictures: Sequence[Picture],
     directory: Path,
@@ -74,7 +74,7 @@ def _averaged(entries: Sequence[Entry]) -> list[str]:
     return [f"Means over datasets and over the {len(points)} points of the sweep."] if len(points) > 1 else []
 
 
-def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str:
+def _settings(scenario: Scenario, results: Mapping[str, Any], plan: RunPlan) -> str:
     git = results["git"]
     revision = (
         "unknown" if git is None else git["revision"][:12] + (" with changes" if git["changed"] else "")
@@ -99,7 +99,7 @@ def _settings(scenario: Scenario, results: Mapping[str, Any], plan: Plan) -> str
     return "\n".join(lines)
 
 
-def _origin_of_times(plan: Plan) -> list[str]:
+def _origin_of_times(plan: RunPlan) -> list[str]:
     figures = (
         "ξ is tokens after the first over the decode time (prefill apart); "
         "SR is its ratio to naive_pp's with plain drafting, ×AR to plain autoregressive decoding's; "

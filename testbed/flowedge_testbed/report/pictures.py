@@ -15,7 +15,7 @@ from flowedge_testbed.report.figures.sweep_tables import SPEED, axes_of, axis_ti
 from flowedge_testbed.report.leads import leads
 from flowedge_testbed.report.origin import Origin, origin_of_request
 from flowedge_testbed.run_backends import LIVE, make_run_backend
-from flowedge_testbed.runs import Plan, Run, Setup, Task
+from flowedge_testbed.runs import Run, RunPlan, Setup, Task
 from flowedge_testbed.scenario import Scenario
 from flowedge_testbed.scenario_parts import Plot
 from flowedge_testbed.stored_runs import read_record, read_trace
@@ -41,7 +41,7 @@ class ChartedRuns:
     methods: dict[str, Variant]
 
     @classmethod
-    def of(cls, scenario: Scenario, plan: Plan) -> ChartedRuns:
+    def of(cls, scenario: Scenario, plan: RunPlan) -> ChartedRuns:
         """Return the charted runs, maybe none. Methods that have the same run have one chart.
 
         A tuned method has none: which setting is the best is not known before the runs.
@@ -86,7 +86,7 @@ class PictureSource:
     scenario: Scenario
     entries: Sequence[Entry]
     origin: Origin
-    plan: Plan
+    plan: RunPlan
     models: ModelSet
     stored: Path
     directory: Path
@@ -182,7 +182,7 @@ def _draw_gantts(source: PictureSource) -> Iterator[Picture]:
         yield Picture(save(draw_gantt(record, trace, Heading(title, notes)), path), caption)
 
 
-def _setups_like(plan: Plan, run: Run) -> list[Setup]:
+def _setups_like(plan: RunPlan, run: Run) -> list[Setup]:
     """Return the pipelines that share this run: its own, and those of the same numbers."""
     return [run.setup, *(cell.case.setup_of(cell.method) for cell in plan.cells if run.key in cell.keys)]
 

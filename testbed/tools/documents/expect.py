@@ -36,7 +36,7 @@ PROMPT = "Write a Python function that counts the vowels in a text."
 TOKENS = 96
 
 
-class Board(NamedTuple):
+class BoardRow(NamedTuple):
     """Boards of one kind in a row: their name for readers, the profile, and how many are stages."""
 
     title: str
@@ -45,16 +45,16 @@ class Board(NamedTuple):
 
 
 BOARDS = (
-    Board("Raspberry Pi 5 8 GB", "raspberry-pi-5", 1),
-    Board("4 Raspberry Pi 5 8 GB", "raspberry-pi-5", 4),
-    Board("Mini PC (N100)", "mini-pc-n100", 1),
-    Board("Laptop, no GPU", "laptop-16gb", 1),
-    Board("2 laptops, no GPU", "laptop-16gb", 2),
-    Board("Orin Nano 8 GB", "orin-nano-8gb", 1),
-    Board("4 Orin Nano 8 GB", "orin-nano-8gb", 4),
-    Board("Orin NX 16 GB", "orin-nx-16gb", 1),
-    Board("AGX Orin 64 GB", "agx-orin-64gb", 1),
-    Board("PC, RTX 3060 12 GB", "pc-rtx3060-12gb", 1),
+    BoardRow("Raspberry Pi 5 8 GB", "raspberry-pi-5", 1),
+    BoardRow("4 Raspberry Pi 5 8 GB", "raspberry-pi-5", 4),
+    BoardRow("Mini PC (N100)", "mini-pc-n100", 1),
+    BoardRow("Laptop, no GPU", "laptop-16gb", 1),
+    BoardRow("2 laptops, no GPU", "laptop-16gb", 2),
+    BoardRow("Orin Nano 8 GB", "orin-nano-8gb", 1),
+    BoardRow("4 Orin Nano 8 GB", "orin-nano-8gb", 4),
+    BoardRow("Orin NX 16 GB", "orin-nx-16gb", 1),
+    BoardRow("AGX Orin 64 GB", "agx-orin-64gb", 1),
+    BoardRow("PC, RTX 3060 12 GB", "pc-rtx3060-12gb", 1),
 )
 FLOAT32 = frozenset(
     {"raspberry-pi-5", "mini-pc-n100", "laptop-16gb"}
@@ -67,7 +67,7 @@ MODELS: tuple[tuple[str, str, Quantisation], ...] = (
 )
 
 
-def pipeline_of(board: Board, model: str, quant: Quantisation) -> PipelineProfile:
+def pipeline_of(board: BoardRow, model: str, quant: Quantisation) -> PipelineProfile:
     """Return the emulated pipeline of boards of one kind, with one more as the draft node, over a gigabit."""
     place = Place(
         devices=Devices(draft_node=board.profile, stages=[board.profile] * board.number),
@@ -105,7 +105,7 @@ def tokens_per_s(models: ModelSet, emulation: PipelineProfile, strategy: str) ->
     return (len(times) - 1) / (times[-1] - times[0])
 
 
-def row(models: ModelSet, board: Board, title: str, model: str, quant: Quantisation) -> list[str]:
+def row(models: ModelSet, board: BoardRow, title: str, model: str, quant: Quantisation) -> list[str]:
     """Return the row of a model on boards of one kind, which says so if it does not fit."""
     emulation = pipeline_of(board, model, quant)
     stages = [sum(stage_parts(emulation, each, SESSION_ROWS).values()) for each in range(board.number)]
