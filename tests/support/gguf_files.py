@@ -89,11 +89,16 @@ def write_gguf(
     names = get_tensor_name_map(_number(architecture), config.num_hidden_layers + 1)
     for name, values in tensors_of(model, config, architecture).items():
         add_tensor(file, _gguf_name(names, name), values, kind)
+    finish(file)
+    return path
+
+
+def finish(file: GGUFWriter) -> None:
+    """Write all that was added to a file."""
     file.write_header_to_file()
     file.write_kv_data_to_file()
     file.write_tensors_to_file()
     file.close()
-    return path
 
 
 def architecture_of(config: Any) -> str:

@@ -33,9 +33,9 @@ from flowedge.models.files.stored_tensors import (
     latent_parts,
 )
 from flowedge.models.files.weight_file import StoredSlice, Weights, WeightSlice
-from flowedge.models.gguf.architectures import architecture_of, module_tensors
-from flowedge.models.gguf.config import ARCHITECTURE_KEY
 from flowedge.models.gguf.model_files import files_in
+from flowedge.models.gguf_families.architectures import ARCHITECTURE_KEY, architecture_of
+from flowedge.models.gguf_families.module_tensors import module_tensors
 from flowedge.models.quant.packed_integers import IntegerRows
 
 _WEIGHT = ".weight"

@@ -171,8 +171,8 @@ def _read_config(directory: Path) -> dict[str, Any]:
 def _header_of_gguf(path: Path, place: str) -> ModelHeader:
     # The package of GGUF is needed for its files only.
     from flowedge.models.gguf.header import read_header as read_gguf_header  # noqa: PLC0415
-    from flowedge.models.gguf.metadata import Metadata  # noqa: PLC0415
-    from flowedge.models.gguf.refusals import check_holds_model  # noqa: PLC0415
+    from flowedge.models.gguf_families.metadata import Metadata  # noqa: PLC0415
+    from flowedge.models.gguf_families.refusals import check_holds_model  # noqa: PLC0415
 
     header = read_gguf_header(path)
     try:

@@ -1,1 +1,1 @@
-"""GGUF files: header, metadata, tensors, config, tokenizer. Unusable files raise CheckpointError."""
+"""GGUF files: header, blocks of weights, tokenizer. Unusable files raise CheckpointError."""

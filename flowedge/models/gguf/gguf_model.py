@@ -9,13 +9,14 @@ from typing import Any
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.files.weight_file import DTYPES, StoredSlice, TensorFile, WeightSlice
-from flowedge.models.gguf.architectures import architecture_of
 from flowedge.models.gguf.block_slice import BlockSlice
 from flowedge.models.gguf.block_types import BLOCK_TYPES, FLOAT_TYPES
-from flowedge.models.gguf.config import ModelFacts, make_config, make_generation_config
-from flowedge.models.gguf.header import GGUFTensor, Value, read_header
-from flowedge.models.gguf.metadata import Metadata
-from flowedge.models.gguf.refusals import check_holds_model
+from flowedge.models.gguf.header import GGUFTensor, read_header
+from flowedge.models.gguf_families.architectures import architecture_of
+from flowedge.models.gguf_families.config import make_config, make_generation_config
+from flowedge.models.gguf_families.metadata import Metadata, Value
+from flowedge.models.gguf_families.model_facts import ModelFacts
+from flowedge.models.gguf_families.refusals import check_holds_model
 
 
 class GGUFFile(TensorFile):

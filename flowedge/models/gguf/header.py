@@ -16,10 +16,8 @@ from gguf.constants import GGMLQuantizationType, GGUFValueType
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.gguf.block_types import BLOCK_TYPES, FLOAT_TYPES
+from flowedge.models.gguf_families.metadata import Value
 from flowedge.text.json_object import check_is_file
-
-Scalar = int | float | bool | str
-Value = Scalar | list[int] | list[float] | list[bool] | list[str]
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

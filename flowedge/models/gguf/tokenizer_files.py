@@ -17,9 +17,8 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import (
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.gguf.gguf_model import GGUFModel
-from flowedge.models.gguf.header import Value
-from flowedge.models.gguf.metadata import Metadata
 from flowedge.models.gguf.split_rules import COMPOSED, WHOLE_WORDS, split_rule
+from flowedge.models.gguf_families.metadata import Metadata, Value
 
 _GEMMA4 = "gemma4"  # pieces of SentencePiece with a list of merges
 _MODELS = ("gpt2", "llama", _GEMMA4)

@@ -6,20 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gguf import GGUFWriter
 
 from tests.support.gguf_files import write_gguf
 from tests.support.truncated import first_layers
 
 Bundled = Callable[[str], Path]
-
-
-def finish(file: GGUFWriter) -> None:
-    """Write all that was added to a file."""
-    file.write_header_to_file()
-    file.write_kv_data_to_file()
-    file.write_tensors_to_file()
-    file.close()
 
 
 @pytest.fixture(scope="session")

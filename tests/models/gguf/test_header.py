@@ -15,9 +15,8 @@ from gguf import GGUFEndian, GGUFWriter
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.gguf.header import read_header
-from tests.models.gguf.conftest import finish
 from tests.models.tiny_families import make_tiny
-from tests.support.gguf_files import write_gguf
+from tests.support.gguf_files import finish, write_gguf
 
 MUTATIONS = 500
 

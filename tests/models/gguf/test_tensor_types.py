@@ -17,10 +17,10 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.gguf.block_integers import level_format
 from flowedge.models.gguf.block_slice import dequantise
 from flowedge.models.gguf.block_types import BLOCK_TYPES
-from tests.models.gguf.conftest import Bundled, finish
+from tests.models.gguf.conftest import Bundled
 from tests.models.pipeline import Pipeline
 from tests.support.breadth import dealt
-from tests.support.gguf_files import KINDS, permuted
+from tests.support.gguf_files import KINDS, finish, permuted
 
 HEADS = {"attn_q": 8, "attn_k": 4}
 # Where the float16 numbers of a block are.

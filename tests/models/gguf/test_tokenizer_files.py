@@ -13,13 +13,13 @@ from transformers import AutoTokenizer
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
-from flowedge.models.gguf.config import end_tokens
 from flowedge.models.gguf.gguf_model import GGUFModel
-from flowedge.models.gguf.metadata import Metadata
 from flowedge.models.gguf.tokenizer_files import make_tokenizer
+from flowedge.models.gguf_families.config import end_tokens
+from flowedge.models.gguf_families.metadata import Metadata
 from flowedge.text.tokenizer import encode_messages
-from tests.models.gguf.conftest import Bundled, finish
-from tests.support.gguf_files import BUNDLED, add_metadata, add_tensor, add_tokenizer, tensors_of
+from tests.models.gguf.conftest import Bundled
+from tests.support.gguf_files import BUNDLED, add_metadata, add_tensor, add_tokenizer, finish, tensors_of
 
 TEXTS = (
     "A farmer has 12 hens and 345 eggs.",

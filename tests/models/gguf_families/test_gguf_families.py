@@ -13,9 +13,10 @@ from flowedge.core.errors import CheckpointError
 from flowedge.models.check.reference import ReferenceModel
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.families.parts import DeltaNet
-from flowedge.models.gguf.config import ModelFacts, make_config
 from flowedge.models.gguf.gguf_model import GGUFModel
-from flowedge.models.gguf.metadata import Metadata
+from flowedge.models.gguf_families.config import make_config
+from flowedge.models.gguf_families.metadata import Metadata
+from flowedge.models.gguf_families.model_facts import ModelFacts
 from tests.models.pipeline import Pipeline
 from tests.models.tiny_families import TINY, make_tiny
 from tests.support.breadth import dealt

@@ -11,9 +11,9 @@ from gguf import GGUFWriter
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
-from flowedge.models.gguf.metadata import Metadata
-from flowedge.models.gguf.refusals import check_computation
-from tests.models.gguf.conftest import finish
+from flowedge.models.gguf_families.metadata import Metadata
+from flowedge.models.gguf_families.refusals import check_computation
+from tests.support.gguf_files import finish
 
 
 def adapter(path: Path) -> None:

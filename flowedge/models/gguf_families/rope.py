@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.gguf.metadata import Metadata
+from flowedge.models.gguf_families.metadata import Metadata
 
 _DEFAULT_BASE = 10000.0
 # The values of all published models with this scaling; a file stores the resulting factors only.

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from flowedge.core.errors import CheckpointError
 from flowedge.models.files.config_numbers import MAX_LAYERS
-from flowedge.models.gguf.header import Value
+
+Value = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
 
 _MAX_COUNT = 1 << 31
 

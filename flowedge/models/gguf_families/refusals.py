@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flowedge.core.errors import CheckpointError
-from flowedge.models.gguf.header import Value
-from flowedge.models.gguf.metadata import Metadata
+from flowedge.models.gguf_families.metadata import Metadata, Value
 
 # General type of a file -> what the file holds instead of a model, and what to do.
 _OTHER_FILES = {

@@ -1,0 +1,1 @@
+"""What GGUF files say of a model, by its family: config and tensors. Unusable files raise CheckpointError."""
