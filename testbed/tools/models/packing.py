@@ -21,7 +21,7 @@ Document = NDArray[np.uint16]  # token ids, so vocabularies of up to 65,536 entr
 
 REPEATS = {"roleplay_instruct": 2.0, "code_instruct": 1.5, "stdlib_complete": 0.5, "stdlib_explain": 0.5}
 TEXT_REPEATS = 0.1
-EVERYDAY, TOOL_CHATS = 8000, 4000  # conversations an epoch
+EVERYDAY, TOOL_CHATS = 12000, 4000  # conversations an epoch
 SHORT = 400  # characters of an answer that may stand beside tools that do not help
 FOLLOW_UP_SHARE = 0.2  # pairs packed without bos, so that they read as a later turn of a conversation
 

@@ -1,4 +1,4 @@
-"""Short questions that people ask first, with right answers: greetings, sums, capitals, small functions."""
+"""What people ask first, with right answers: greetings, sums, capitals, small functions, recipes, letters."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 from testbed.tools.models.texts.conversation import Conversation, with_system, written
 
 _KINDS = {
-    "talk": 6,
-    "pair": 4,
+    "talk": 4,
+    "pair": 7,
     "story": 2,
+    "long_story": 2,
+    "recipe": 2,
+    "letter": 2,
     "function": 6,
-    "capital": 3,
+    "capital": 4,
     "sum": 3,
     "persona": 3,
     "shouted": 0.5,
@@ -51,6 +54,35 @@ def _story(generator: random.Random, data: Any) -> Conversation:
     hero = generator.choice(stories["heroes"])
     asked, told = (generator.choice(stories[part]).format(hero=hero) for part in ("asks", "tales"))
     return Conversation.asked(asked, told)
+
+
+def _long_story(generator: random.Random, data: Any) -> Conversation:
+    stories = data["long_stories"]
+    hero = generator.choice(stories["heroes"])
+    middles = generator.sample(stories["middles"], 2)
+    told = [generator.choice(stories["beginnings"]), *middles, generator.choice(stories["ends"])]
+    return Conversation.asked(
+        generator.choice(stories["asks"]).format(hero=hero), "\n\n".join(told).format(hero=hero)
+    )
+
+
+def _recipe(generator: random.Random, data: Any) -> Conversation:
+    recipes = data["recipes"]
+    dish, needed, steps = generator.choice(recipes["dishes"])
+    listed = "\n".join(f"- {each}" for each in needed)
+    told = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, start=1))
+    return Conversation.asked(
+        generator.choice(recipes["asks"]).format(dish=dish), f"You need:\n{listed}\n\n{told}"
+    )
+
+
+def _letter(generator: random.Random, data: Any) -> Conversation:
+    letters = data["letters"]
+    asked, person, topic, opening, body = (
+        generator.choice(letters[part]) for part in ("asks", "people", "topics", "openings", "bodies")
+    )
+    told = f"Dear {person},\n\n{opening} {body}\n\nKind regards".format(topic=topic)
+    return Conversation.asked(asked.format(person=person, topic=topic), told)
 
 
 def _function(generator: random.Random, data: Any) -> Conversation:
@@ -106,6 +138,9 @@ _DRAWN = {
     "talk": _talk,
     "pair": _pair,
     "story": _story,
+    "long_story": _long_story,
+    "recipe": _recipe,
+    "letter": _letter,
     "function": _function,
     "capital": _capital,
     "sum": _sum,

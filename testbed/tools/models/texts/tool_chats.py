@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from testbed.tools.models.texts.conversation import Conversation, with_system, written
+from testbed.tools.models.texts.conversation import Conversation, written
 from testbed.tools.models.texts.everyday import everyday, made_up_name
 
-_WITHOUT, _IRRELEVANT = 0.08, 0.25  # shares: the question without any tool; tools that do not help
+_IRRELEVANT = 0.25  # share of conversations whose tools do not help
 _MADE_UP = 0.4  # share of tools of a verb and a noun, and of names that nobody has
 _MOST_OTHERS = 2  # tools beside the one that helps
 _NAMES = ("city", "person", "topic", "company", "song", "word")  # kinds that may be names that nobody has
@@ -27,7 +27,6 @@ class _Tool:
     asks: tuple[str, ...]
     gives: tuple[str, ...]
     tells: str
-    cannot: str
 
     def described(self) -> dict[str, Any]:
         properties = {
@@ -52,12 +51,8 @@ def tool_chats(count: int, seed: int, others: Sequence[Conversation]) -> list[Co
 
 def _drawn(generator: random.Random, plain: Conversation) -> Conversation:
     tool, kind = _tool(generator), generator.random()
-    if kind < _WITHOUT:
-        values = _values(generator, tool)
-        question = generator.choice(tool.asks).format(**values)
-        return with_system([Conversation.asked(question, tool.cannot)], generator.randrange(1 << 30))[0]
     others = [_tool(generator).described() for _ in range(generator.randint(0, _MOST_OTHERS))]
-    if kind < _WITHOUT + _IRRELEVANT:
+    if kind < _IRRELEVANT:
         return replace(plain, tools=(tool.described(), *others))
     messages = _called(generator, tool)
     if generator.random() < 0.15:
@@ -111,7 +106,7 @@ def _tool(generator: random.Random) -> _Tool:
     slots = {key: chosen.get("slots", {}).get(key, key) for key in chosen["takes"]}
     return _Tool(
         chosen["name"], chosen["says"], chosen["takes"], slots, tuple(chosen["asks"]), tuple(chosen["gives"]),
-        chosen["tells"], chosen["cannot"],
+        chosen["tells"],
     )  # fmt: skip
 
 
@@ -123,5 +118,5 @@ def _made_up(generator: random.Random, data: Mapping[str, Any]) -> _Tool:
     says = generator.choice([f"{verb.capitalize()} a {noun}.", f"{verb.capitalize()} the {noun} of a {key}."])
     return _Tool(
         f"{verb}_{noun}", says, {key: f"The {key}."}, {key: kind}, asks, tuple(data["results"]),
-        f"The {noun} for {{{key}}}: {{result}}.", f"I cannot {verb} the {noun} from here.",
+        f"The {noun} for {{{key}}}: {{result}}.",
     )  # fmt: skip
