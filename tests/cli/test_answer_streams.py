@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from flowedge.cli.main import run
-from flowedge.client import Client
+from flowedge.client import ChatMessage, Client
 from flowedge.core.errors import DeviceLostError
 from flowedge.v1 import generation_pb2 as pb
 from tests.client.fake_node import chunk, fail, options_of, serving, started
@@ -88,12 +88,11 @@ def test_a_system_message_reaches_the_draft_node_in_a_conversation(
     assert options_of(request).stop == ("a", "b")
 
 
-def test_a_system_message_that_the_template_would_lose_goes_to_the_users(
-    cluster4: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["generate", "--peers", cluster4, "--max-new-tokens", "4"]
-    answers = []
-    for asked in (["--prompt", PROMPT, "--system", "Be brief."], ["--prompt", f"Be brief.\n\n{PROMPT}"]):
-        assert run([*options, *asked]) == 0
-        answers.append(capsys.readouterr().out.splitlines()[0])
-    assert answers[0] == answers[1]
+def test_a_system_message_stands_before_the_prompt(cluster4: str, capsys: pytest.CaptureFixture[str]) -> None:
+    talk = [ChatMessage("system", "Your name is Ada."), ChatMessage("user", "What is your name?")]
+    with Client(cluster4) as client:
+        told = client.chat(talk, max_new_tokens=12, temperature=0).result().text
+    asked = ["--prompt", talk[1].content, "--system", talk[0].content]
+    assert run(["generate", "--peers", cluster4, "--max-new-tokens", "12", "--temperature", "0", *asked]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == told
+    assert "Ada" in told

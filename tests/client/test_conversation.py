@@ -117,7 +117,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
 def test_the_second_question_reuses_the_rows_of_the_first(cluster4: str) -> None:
     with Client(cluster4) as client:
         talk = client.conversation(max_new_tokens=30)
-        first = talk.ask("Write a function that adds two numbers.").result()
+        first = talk.ask("Tell me about bees.").result()
         second = talk.ask("Now one that multiplies them.").result()
     assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
     assert second.statistics["counters"]["reused_rows"] >= len(first.prompt_ids)

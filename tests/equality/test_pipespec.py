@@ -17,7 +17,7 @@ from tests.drafting.conftest import save_small_lm
 from tests.equality.conftest import Pair, expected, finished, request, token_ids
 from tests.support.truncated import first_layers
 
-SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, seed=13)}
+SAMPLINGS = {"T0": SamplingParams(), "T1": SamplingParams(temperature=1.0, seed=14)}
 SPLITS = {1: [8], 4: [2, 2, 2, 2]}
 NEW_TOKENS = 10
 PROMPT_TOKENS = 24

@@ -107,7 +107,7 @@ def test_a_shared_system_prompt_at_once_and_later(
     system, prompts = pair.prompt(SYSTEM), {}
     for number, start in enumerate((0.0, 0.0, 0.1, 50.0)):
         name = f"s{number}"
-        prompts[name] = (*system, *pair.prompt(10 + number))
+        prompts[name] = (*system, *pair.prompt(60 + 7 * number)[-10:])
         served.start(request(prompts[name], sampling, TOKENS, "auto", session=name), start)
     served.run()
     reused = []

@@ -177,6 +177,9 @@ def test_a_gateway_that_is_killed_leaves_nothing(shelf: Shelf) -> None:
     shelf.await_ready()
     gateway = GatewayProcess(peers=[shelf.draft_node.address])
     with running(gateway), connected(gateway.host) as connection:
+        with gateway.client() as client:
+            answer = client.post(COMPLETIONS, json=body(1))
+            assert answer.status_code == 200, answer.text
         connection.sendall(raw_request(1900, "Idempotency-Key: a", stream=True))
         await_sessions(shelf.draft_node.address, 1)
         gateway.signal(signal.SIGKILL)

@@ -17,7 +17,7 @@ from flowedge.core.plain_text import checked_utf8
 DEFAULT_PROMPTS = (
     "Write a Python function that counts the vowels in a text.",
     "Write a JavaScript function that reverses a string.",
-    "Write a function in Python that returns the largest number of a list.",
+    "Tell me a long story about the sea.",
 )
 
 NEXT = (

@@ -32,7 +32,7 @@ from testbed.tools.random_places import SESSION_ROWS
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "expect.md"
 BEGIN, END = "<!-- predicted -->\n", "<!-- end -->\n"
-PROMPT = "Write a Python function that counts the vowels in a text."
+PROMPT = "Tell me a long story about the sea."
 TOKENS = 96
 
 

@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-from flowedge.client import ChatMessage, Client, Grammar
+from flowedge.client import ChatMessage, Client, Grammar, ToolCall
 from flowedge.core.errors import BadRequestError, CapacityError, FlowEdgeError, GrammarError
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import load_tokenizer
-from flowedge.text.tokenizer import encode_messages
+from flowedge.text.tokenizer import encode_messages, render_messages
 from flowedge.v1 import generation_pb2 as pb
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object"}},
+}
 
 
 def test_raw_text_has_no_template_around_it(cluster4: str) -> None:
@@ -45,8 +50,31 @@ def test_the_chat_template_is_applied_to_all_messages(cluster4: str) -> None:
     assert list(answer.prompt_ids) == encode_messages(load_tokenizer(Checkpoint.open("bundled")), messages)
 
 
+def test_a_template_that_knows_them_is_given_systems_tools_calls_and_results(
+    cluster4: str,
+) -> None:
+    call = {"function": {"name": "weather", "arguments": {"city": "Bonn"}}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Rain?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "dry"},
+    ]
+    talk = [
+        ChatMessage("system", "Be brief."),
+        ChatMessage("user", "Rain?"),
+        ChatMessage("assistant", tool_calls=[ToolCall("c1", "weather", '{"city": "Bonn"}')]),
+        ChatMessage("tool", "dry", tool_call_id="c1"),
+    ]
+    with Client(cluster4) as client:
+        answer = client.chat(talk, tools=[WEATHER], echo=True, max_new_tokens=4).result()
+    rendered = render_messages(load_tokenizer(Checkpoint.open("bundled")), messages, tools=[WEATHER])
+    assert answer.prompt_text == rendered
+    assert all(part in rendered for part in ("Be brief.", '"city": "Bonn"', "<tool_response>\ndry"))
+
+
 def test_an_answer_continues_the_last_message_of_the_assistant(cluster4: str) -> None:
-    talk = [ChatMessage("user", "Write a function that adds two numbers.")]
+    talk = [ChatMessage("user", "Tell me about bees.")]
     with Client(cluster4) as client:
         chunks = [chunk.text for chunk in client.chat(talk, max_new_tokens=30, temperature=0)]
         half = len(chunks) // 2

@@ -12,7 +12,7 @@ from flowedge.client import Client
 from tests.support.commands import run_command
 from tests.support.terminal import CLI, Terminal
 
-QUESTION = "Write a function that adds two numbers."
+QUESTION = "Tell me about bees."
 ENDLESS = "Tell me a long story about the sea."
 
 

@@ -1,4 +1,4 @@
-"""Conversations that other servers take: with begun answers, and results of unknown calls."""
+"""Conversations that other servers take: with system messages, begun answers, results of unknown calls."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def asked(gateway: GatewayHere, path: str, messages: list[dict[str, Any]]) -> tu
     assert answer.status_code == 200, answer.text
     found = answer.json() if path == OLLAMA else answer.json()["choices"][0]
     return found["message"]["content"], answer.headers.get(SYSTEM)
+
+
+@pytest.mark.parametrize("path", [CHAT, OLLAMA])
+def test_a_system_message_stands_where_the_template_has_it(served: GatewayHere, path: str) -> None:
+    """The header speaks of templates that have no place for it."""
+    assert asked(served, path, [BRIEF, DEFINE])[1] is None
 
 
 @pytest.mark.parametrize("path", [CHAT, OLLAMA])

@@ -33,7 +33,7 @@ def test_models(ollama: Client, served: GatewayHere) -> None:
     assert [model.model for model in ollama.list().models] == ["bundled"]
     assert [model.name for model in ollama.ps().models] == ["bundled"]
     shown = ollama.show("bundled")
-    assert shown.capabilities == ["completion"]  # its chat template describes no tools
+    assert shown.capabilities == ["completion", "tools"]
     (listed,) = ollama.list().models
     assert listed.details is not None
     assert listed.details.family == "llama"

@@ -65,7 +65,11 @@ def test_texts_go_to_the_key_that_asked_only(keyed: tuple[GatewayProcess, str], 
     assert begun.wait(60)
     with gateway.client(headers={"authorization": f"Bearer {secret}"}) as client:
         shown = client.get("/flowedge/v1/cluster").json()
-        body = {"model": "bundled", "messages": [{"role": "user", "content": "Bees"}], "max_tokens": 8}
+        body = {
+            "model": "bundled",
+            "messages": [{"role": "user", "content": "Tell me about bees."}],
+            "max_tokens": 8,
+        }
         body["temperature"] = 0  # with no end before the eighth token
         answer = client.post("/v1/chat/completions", json={**body, "stream": True})
         assert answer.status_code == 200, answer.text

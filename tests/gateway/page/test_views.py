@@ -84,7 +84,7 @@ def test_the_chart_and_the_tree_show_an_answer(browser: Browser) -> None:
     browser.scheme(dark=False, motion=True)
     await_activity(browser)
     settings(browser, max_tokens="120")
-    ask(browser, "Tell me about bees.")
+    ask(browser, "Tell me a long story about the sea.")
     browser.show("live")
     browser.wait(lambda: browser.one(".node-accepted"), "the tree shows accepted tokens")
     rows = browser.wait(
@@ -134,7 +134,7 @@ def test_a_device_vanishes_and_returns(browser: Browser, page_agents: list[Agent
 def test_an_answer_outlives_a_stage(browser: Browser, page_agents: list[AgentProcess]) -> None:
     stage = page_agents[1]
     settings(browser, max_tokens="250", temperature="0")
-    ask(browser, "Tell me about bees.")
+    ask(browser, "Tell me a long story about the sea.")
     browser.wait(lambda: browser.text(".message.assistant .markdown"), "the answer has begun")
     stage.kill()
     browser.wait(

@@ -40,6 +40,8 @@ def test_the_rate_of_k_is_the_share_of_ranks_up_to_k() -> None:
 
 
 def test_the_bundled_drafter_ranks_most_tokens_high(pair: ModelSet, tmp_path: Path) -> None:
-    path = pair.path_source(tmp_path).path(pair.encode("Once upon a time"), SamplingParams(), 16, frozenset())
+    path = pair.path_source(tmp_path).path(
+        pair.encode("Tell me about bees."), SamplingParams(), 16, frozenset()
+    )
     rates = top_k_rates(token_ranks(PathDrafter(pair.drafter, path, "ranks"), path, 64), (1, 8, 64))
     assert 0.2 < rates[1] < rates[8] <= rates[64]
