@@ -14,6 +14,7 @@ from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT, Prune, Segment, StageTime
 from flowedge.protocol.epochs import map_segment
 from flowedge.protocol.row_sequence import RowSequence
+from flowedge.protocol.send_window import SendWindow
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class PipelineLedger:
         self._session = session
         self._prompt = prompt
         self._new_credits = 1  # that the strategy has not been told of
+        self._window = SendWindow()
         self._fence = 0  # epoch of the last prune whose in-band copy has come back
         self._maps: dict[int, Prune] = {}
         self._in_flight: deque[_Sent] = deque()  # in the order in which they must return
@@ -91,8 +93,11 @@ class PipelineLedger:
         return self.commit(self._prompt[start : start + rows])
 
     def grant(self) -> None:
-        self.credits += 1
-        self._new_credits += 1
+        """Take in a credit of the first stage, and allow as many segments as the window has."""
+        self._window.credit(self.now)
+        more = max(self._window.segments - self._window.uncredited - self.credits, 0)
+        self.credits += more
+        self._new_credits += more
 
     def take_grants(self) -> int:
         """Return the number of credits since the last call."""
@@ -131,6 +136,7 @@ class PipelineLedger:
             payload=np.array(tokens, dtype=np.int32),
         )
         self._sent_at[segment.number] = (len(tokens), self.now)
+        self._window.send(segment.number, self.now)
         self._in_flight.append(_Sent(first, len(tokens), committed))
         return segment
 
@@ -187,6 +193,7 @@ class PipelineLedger:
             segment, _ = map_segment(segment, self._maps[epoch])
         if not self._same_rows(segment, self._in_flight.popleft()):
             raise ProtocolError(f"segment {segment.number} came back with other rows than were sent")
+        self._window.take_back(segment.number, segment.stage_times[0] if segment.stage_times else None)
         rows, sent_at = self._sent_at.pop(segment.number)
         self._trips[segment.number] = PipelineTrip(rows, self.now - sent_at, segment.stage_times)
         return segment

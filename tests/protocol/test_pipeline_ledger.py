@@ -15,11 +15,15 @@ from flowedge.protocol.pipeline_ledger import PipelineLedger
 from flowedge.protocol.row_sequence import RowSequence
 
 
-def test_credits_add_up_and_are_told_of_once():
+def test_credits_answer_segments_and_are_told_of_once():
     ledger = PipelineLedger("s", (1, 2, 3))
+    assert (ledger.credits, ledger.take_grants(), ledger.take_grants()) == (1, 1, 0)
+    ledger.commit((4,))
+    assert (ledger.credits, ledger.take_grants()) == (0, 0)
     ledger.grant()
+    assert (ledger.credits, ledger.take_grants(), ledger.take_grants()) == (1, 1, 0)
     ledger.grant()
-    assert (ledger.credits, ledger.take_grants(), ledger.take_grants()) == (3, 3, 0)
+    assert ledger.credits == 1, "a credit of a segment that this ledger has not sent"
 
 
 def test_a_prompt_is_sent_in_order_while_there_are_credits():
