@@ -23,17 +23,18 @@ class SteppingSession(Protocol):
 class PipelineSteps:
     """The sessions that step together, and those of their segments that are in flight.
 
-    A step begins when fewer steps than stages are in flight, and no session still waits for its segment of
-    the step. A step takes the segments of all sessions that have one, so that stages compute them in one
-    forward and the draft node drafts for all of them at once when they return. It is in flight until the
-    segments of all its sessions have returned. A session that misses or ends leaves all steps at once.
+    A step begins when fewer steps than are allowed, mostly one a stage, are in flight, and no session still
+    waits for its segment of the step. A step takes the segments of all sessions that have one, so that stages
+    compute them in one forward and the draft node drafts for all of them at once when they return. It is in
+    flight until the segments of all its sessions have returned. A session that misses or ends leaves all
+    steps at once.
 
     No session waits for another for ever: what is waited for is a layer that is being drafted, a credit of
     the first stage or a segment in flight, none of which waits for a step.
     """
 
     def __init__(self) -> None:
-        self._stages = 1
+        self._most = 1
         self._sessions: list[SteppingSession] = []
         self._asked: list[SteppingSession] = []  # in the present round of questions
         self._due: list[SteppingSession] = []  # that are still to send their segment of the latest step
@@ -44,10 +45,14 @@ class PipelineSteps:
         """Number of steps in flight."""
         return len(self._in_flight)
 
-    def join(self, session: SteppingSession, stages: int) -> None:
-        """Take in a session that begins to decode, over so many stages or groups of stages."""
+    def join(self, session: SteppingSession, most: int) -> None:
+        """Take in a session that begins to decode, with at most so many steps in flight."""
         self._sessions.append(session)
-        self._stages = stages
+        self._most = most
+
+    def allow(self, most: int) -> None:
+        """Let so many steps be in flight from now on."""
+        self._most = most
 
     def leave(self, session: SteppingSession) -> None:
         """Forget a session that has ended, if it had joined."""
@@ -90,7 +95,7 @@ class PipelineSteps:
         """Begin a step if its time has come."""
         self._due = []
         self._drop_empty()
-        if len(self._in_flight) >= self._stages or any(other.awaits_layer for other in self._sessions):
+        if len(self._in_flight) >= self._most or any(other.awaits_layer for other in self._sessions):
             return
         self._due = [other for other in self._sessions if other.may_send_segment]
         if self._due:

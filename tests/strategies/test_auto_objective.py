@@ -16,9 +16,9 @@ from flowedge.strategies.auto.objective import (
     CycleTimes,
     RowChoice,
     choose_rows,
+    is_worth_waiting,
     nodes_beside,
     nodes_of_forward,
-    root_goes_alone,
 )
 from flowedge.strategies.auto.row_times import RowTimes
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
@@ -231,9 +231,20 @@ def test_more_nodes_than_rows_are_in_flight_add_nothing():
 
 
 def test_the_root_waits_for_children_that_are_there_soon():
-    assert not root_goes_alone(0.1, 1.0, 0.8)
-    assert root_goes_alone(0.5, 1.0, 0.8)
-    assert root_goes_alone(1e-9, 1e-9, 0.8), "a segment behind it would be as early"
+    assert is_worth_waiting(0.1, 0.8, 1.0, 1.0)
+    assert not is_worth_waiting(0.5, 0.8, 1.0, 1.0)
+    assert not is_worth_waiting(1e-9, 0.8, 1.0, 1e-9), "a segment behind it would be as early"
+
+
+def test_unlikely_rows_wait_longer_than_likely_ones():
+    assert is_worth_waiting(0.5, 0.4, 0.3, 1.0)
+    assert not is_worth_waiting(0.5, 0.4, 0.5, 1.0)
+
+
+@pytest.mark.parametrize(("links_s", "segments"), [(0.0, 3), (0.1, 3), (0.25, 4), (0.9, 9), (100.0, 64)])
+def test_more_segments_than_stages_are_in_flight_where_links_take_most_of_a_trip(links_s, segments):
+    stage = np.full(4, 0.1)
+    assert CycleTimes(3 * stage + links_s, stage, stage).segments(3) == segments
 
 
 def test_a_return_is_expected_after_the_trip_and_after_the_segment_before():

@@ -108,6 +108,11 @@ def draft_tree(strategy: Strategy) -> DraftTree:
     return tree
 
 
+def planned_segments(strategy: Auto) -> int:
+    """Return how many segments `auto` plans to have in flight: more than one a stage over slow links."""
+    return strategy._plan.rows.segments
+
+
 def base_growth(strategy: Strategy) -> Any:
     """Return the growth of the tree of a round; see `draft_tree`."""
     private: Any = strategy

@@ -8,16 +8,18 @@
 - Rows: the best unsent nodes of the newest tree, as long as a row adds more to the tokens of a trip than to
   its time (choose_rows), or delays nothing. Where a single row takes much less time than two, as with the
   4-bit weights of bitsandbytes, every segment may have a single row.
-- When: as many segments are in flight as the plan has, at most one a stage; those whose rows have died do
-  not count. A further segment would only wait in front of the slowest stage, chosen on older news than the
-  segment that takes its place (late binding). For the same reason nothing is sent that would wait in front of
-  the slowest stage until a layer or a return tells more. Sessions of one pipeline send together, in steps
-  (PipelineSteps), so that each stage has segments of several sessions to compute in one forward.
+- When: as many segments are in flight as the plan has, mostly one a stage, and more where links take most of
+  a trip; those whose rows have died do not count. A further segment would only wait in front of the slowest
+  stage, chosen on older news than the segment that takes its place (late binding). For the same reason
+  nothing is sent that would wait in front of the slowest stage until a layer or a return tells more. Sessions
+  of one pipeline send together, in steps (PipelineSteps), so that each stage has segments of several sessions
+  to compute in one forward.
 - Drafting: each forward takes the likeliest nodes without proposals, at any depth, as many as give the most
   tokens per second of the forward (nodes_of_forward). It does not begin if the verification that it delays
   is worth more. A forward that is made for one session takes nodes of the others, which need only be worth
   what they lengthen it by (nodes_beside).
-- A new root goes alone, unless its first layer of children is there soon enough (root_goes_alone).
+- A segment waits for the layer that is being drafted where that brings more (is_worth_waiting): a new root
+  for its children, and any segment where the drafter limits the speed.
 - Nothing is drafted where plain decoding is faster, and a single segment is in flight where several gain
   nothing (DraftingProbation).
 """
@@ -37,7 +39,7 @@ from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
 from flowedge.strategies.auto.load import RowDemand
 from flowedge.strategies.auto.measured import MeasuredPipeline
-from flowedge.strategies.auto.objective import nodes_beside, nodes_of_forward, root_goes_alone
+from flowedge.strategies.auto.objective import is_worth_waiting, nodes_beside, nodes_of_forward
 from flowedge.strategies.auto.probation import Mode
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.session_share import SessionShare, choose_for_session
@@ -56,6 +58,7 @@ _PRIOR_CHILD = 0.65  # of a request's first trees: probability of the i-th node 
 _ROWS_UNMEASURED = 4  # most rows of a segment until it is known what a single row takes
 _PLANS_AT_FIRST = 16  # verifications, in a session, after each of which rows are planned anew
 _PLANS_APART = 4  # verifications after that
+_AS_LONG = 0.75  # share of a stage's time from which a forward of the drafter may be what limits the speed
 _LEAST_TOKENS = 2  # drawn between two growths from the root
 
 
@@ -104,6 +107,7 @@ class Auto(Strategy):
         self._credits = 0
         self._verified = 0
         self._drafting: Grow | None = None
+        self._drafted = 0.0  # expected tokens among the nodes that are drafted
         self._drafted_until = 0.0
         self._layer_at: float | None = None  # when the last layer came, if nothing but a forward followed
         self._grown_at = 0.0  # when the growth began
@@ -172,7 +176,7 @@ class Auto(Strategy):
         forward_s = self._times.forwards(nodes + len(probabilities))
         added_s = forward_s[nodes:] - forward_s[nodes - 1]
         count = nodes_beside(probabilities, added_s, self._hit, self._load.tokens_per_s)
-        return self._draft(count, float(forward_s[nodes + count - 1])) if count else None
+        return self._draft(probabilities[:count], float(forward_s[nodes + count - 1])) if count else None
 
     def _begin(self, event: Prefilled) -> None:
         self._credits, self._stages = event.credits, event.stages
@@ -287,9 +291,10 @@ class Auto(Strategy):
 
     def _replan(self) -> None:
         times, settings = self._times, self._settings
-        most = 1 if self._mode is Mode.ONE else self._stages
+        stages = 0 if self._mode is Mode.ONE else self._stages
         self._forward_s, self._changes = times.forwards(settings.draft_nodes), times.changes
-        self._plan = choose_for_session(self._demand, self._load, times, most, self._hit, settings)
+        self._plan = choose_for_session(self._demand, self._load, times, stages, self._hit, settings)
+        self._steps.allow(max(self._stages, self._plan.rows.segments))
 
     def _grows_anew(self) -> bool:
         """Return whether to draft from the root again, with the target's true features.
@@ -349,12 +354,13 @@ class Auto(Strategy):
             return None
         if of_root:
             self._tokens, self._grown_at = 0, self.now
-        return self._draft(count, float(forward_s[count - 1]))
+        return self._draft(probabilities[:count], float(forward_s[count - 1]))
 
-    def _draft(self, nodes: int, seconds: float) -> Grow | None:
-        """Have the likeliest nodes drafted in a forward of this time."""
+    def _draft(self, probabilities: FloatArray, seconds: float) -> Grow | None:
+        """Have the likeliest nodes, of these probabilities [n], drafted in a forward of this time."""
         self._chosen = None
-        self._drafting = self._candidates.grow_likeliest(nodes)
+        self._drafted = float(probabilities.sum())
+        self._drafting = self._candidates.grow_likeliest(len(probabilities))
         self._drafted_until = max(self.now, self._drafted_until) + seconds
         return self._drafting
 
@@ -364,11 +370,26 @@ class Auto(Strategy):
         return self._mode is not Mode.PLAIN and self._credits > 0 and self._takes_another
 
     def _waits(self) -> bool:
-        """Return whether there will be news while another segment would still wait: a layer, or a return."""
-        wait = self._wait
-        if self._drafting is not None and 0 < self._drafted_until - self.now <= wait:
+        """Return whether news comes while another segment would wait, or is worth waiting for."""
+        wait, returns = self._wait, self._in_flight.next_return(self.now)
+        layer_s = self._drafted_until - self.now if self._drafting is not None else 0.0
+        if 0 < layer_s <= wait or 0 < wait >= returns:
             return True
-        return 0 < wait >= self._in_flight.next_return(self.now)
+        return layer_s > 0 and self._waits_for_layer(layer_s, wait, returns)
+
+    def _waits_for_layer(self, layer_s: float, wait: float, returns: float) -> bool:
+        """Return whether the layer that is drafted is worth more than what could be sent before it comes."""
+        candidates, plan, chosen = self._candidates, self._plan, self._choose()
+        if plan.rows.segments == 1 or not self._load.alone or not chosen:
+            return False
+        interval = float(plan.trips.interval[len(chosen) - 1])
+        # Where the stages are the limit, a later segment delays all that follow it.
+        if self._forward_s[0] < _AS_LONG * interval:
+            return False
+        is_last = len(candidates.living_segments(self._in_flight.returned)) + 1 >= plan.rows.segments
+        next_s = max(wait, interval, returns if is_last else 0.0)
+        sent = float(np.exp(candidates.tree.effective_scores()[chosen]).sum())
+        return is_worth_waiting(layer_s, self._hit * self._drafted, sent, next_s)
 
     def _send(self, nodes: Sequence[int]) -> Send:
         # All rows of a tree are below its root: when the root is sent, nothing that lives is in flight.
@@ -415,4 +436,4 @@ class Auto(Strategy):
         if not times.root_forward:
             return True  # nobody knows when the first layer comes
         behind = float(self._plan.trips.interval[0]) if self._plan.rows.segments > 1 else self._plan.returned
-        return root_goes_alone(times.root_forward, behind, self._hit)
+        return not is_worth_waiting(times.root_forward, self._hit, 1.0, behind)

@@ -26,6 +26,8 @@ from flowedge.core.arrays import BoolArray, FloatArray
 _AS_GOOD = 0.95
 _JUMP = 1.5  # times as long as a single row: two rows that take so long are another kind of forward
 _CLEARLY = 1.25  # times the tokens/s of single rows that segments of several have to have then
+_FILLED = 0.75  # share of a trip that segments may fill: those beyond one a stage are not to wait
+_MOST_SEGMENTS = 64
 _LEVELS = 64  # of a tree, beyond which nothing is expected
 # Numbers of nodes among which a forward of the drafter is chosen.
 _NODE_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -44,6 +46,11 @@ class CycleTimes:
     returned: FloatArray
     interval: FloatArray
     draft_node: FloatArray
+
+    def segments(self, stages: int) -> int:
+        """Return the most segments in flight: one a stage, and more where links take most of a trip."""
+        fitting = int(_FILLED * self.returned[0] / self.interval[0]) if self.interval[0] else 0
+        return max(stages, min(fitting, _MOST_SEGMENTS))
 
     def together(self, most: int) -> FloatArray:
         """Return T of 1 to `most` segments that follow each other closely: float64 [most, most rows].
@@ -184,13 +191,15 @@ def nodes_beside(probabilities: FloatArray, added_s: FloatArray, hit: float, tok
     return best + 1 if values[best] > 0 else 0
 
 
-def root_goes_alone(forward_s: float, next_s: float, hit: float) -> bool:
-    """Return whether a new root is sent at once, and not with its first layer of children.
+def is_worth_waiting(layer_s: float, drafted: float, sent: float, next_s: float) -> bool:
+    """Return whether a segment waits for the layer that is being drafted.
 
-    Waiting for the layer delays the root by a forward. It brings the children forward to the root's segment,
-    from the segment after it.
+    Waiting delays the rows that could be sent now until the layer comes. It brings the layer's nodes forward
+    to this segment, from the next one.
 
     Args:
-        next_s: time until a segment behind the root's would not wait for it.
+        layer_s: time until the layer comes.
+        drafted: expected tokens among the layer's nodes; sent: among the rows that could be sent now.
+        next_s: time until the next segment may leave, if this one leaves now.
     """
-    return hit * (next_s - forward_s) < forward_s
+    return drafted * (next_s - layer_s) >= sent * layer_s

@@ -47,22 +47,23 @@ def choose_for_session(
     demand: RowDemand,
     load: PipelineLoad,
     times: StepTimes,
-    segments: int,
+    stages: int,
     hit: float,
     settings: AutoSettings,
 ) -> SessionShare:
     """Return the plan for a session, whose demand is part of the load.
 
     Args:
-        segments: the most that may be in flight.
+        stages: of the pipeline; 0 where no more than one segment may be in flight.
         hit: probability that a drawn token is among the proposals below its node.
     """
     own, probabilities = settings.segment_rows, load.probabilities()
     # Other sessions may have smaller segments, so that fewer nodes compete for a place.
-    most = max(min(own * load.sessions, _BATCH_ROWS, len(probabilities) // segments), own)
+    most = max(min(own * load.sessions, _BATCH_ROWS, len(probabilities) // max(stages, 1)), own)
     trips, verify_s = times.trips(most), times.verifications.curve(most)
     returned = np.maximum(trips.trip + verify_s, 1e-9)
     seconds = CycleTimes(returned, trips.interval, verify_s + times.forwards(1)[0])
+    segments = seconds.segments(stages) if stages else 1
     plan = choose_rows(probabilities, seconds, segments, hit, settings.row_price)
     share = load.share_of(demand, probabilities, plan.rows, plan.segments)
     behind = slice(min(share.others, most - own), None)
