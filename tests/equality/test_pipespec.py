@@ -114,6 +114,7 @@ def test_whenever_a_model_begins(
     end = finished(outputs)
     assert all(report.rows_computed >= len(prompt) for report in end.side_reports)
     assert [len(end.counters.verifiers), len(end.side_reports)] == [len(between) + 1, len(between)]
+    # Of these seeds no last round accepts drafts beyond the limit of tokens, which would count here as well.
     assert end.counters.verifiers[-1].tokens == NEW_TOKENS - 1, "the target's buffer is what was put out"
 
 

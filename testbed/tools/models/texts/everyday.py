@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 from testbed.tools.models.texts.conversation import Conversation, with_system, written
@@ -39,13 +40,9 @@ def everyday(count: int, seed: int) -> list[Conversation]:
     return with_system([_DRAWN[kind](generator, data) for kind in kinds], seed)
 
 
-def _pair(generator: random.Random, data: Any) -> Conversation:
-    questions, answers = generator.choice(data["pairs"])
-    return Conversation.asked(generator.choice(questions), generator.choice(answers))
-
-
-def _talk(generator: random.Random, data: Any) -> Conversation:
-    questions, answers = generator.choice(data["talk"])
+def _one_of(kind: str, generator: random.Random, data: Any) -> Conversation:
+    """One of the ways to ask one of the questions of a kind, with one of its answers."""
+    questions, answers = generator.choice(data[kind])
     return Conversation.asked(generator.choice(questions), generator.choice(answers))
 
 
@@ -135,8 +132,8 @@ def _shouted(generator: random.Random, data: Any) -> Conversation:
 
 
 _DRAWN = {
-    "talk": _talk,
-    "pair": _pair,
+    "talk": partial(_one_of, "talk"),
+    "pair": partial(_one_of, "pairs"),
     "story": _story,
     "long_story": _long_story,
     "recipe": _recipe,
