@@ -80,8 +80,13 @@ class PipelineLedger:
 
     @property
     def cached_tokens(self) -> IntArray:
-        """The tokens of the context rows that every stage has computed, for they have returned: int64 [n]."""
+        """The tokens of the context rows that every stage has as context, for they have returned: int64 [n].
+
+        A stage that computes the segments before a prune whole applies it after what arrives later, so such a
+        prune counts when it has come back.
+        """
         cached = self.sequence.context - sum(sent.rows for sent in self._in_flight if sent.committed)
+        cached = min([cached, *(prune.context for prune in self._maps.values() if prune.in_turn)])
         return np.array(self.sequence.context_tokens[:cached], dtype=np.int64)
 
     def next_prompt_segment(self, rows: int) -> Segment | None:

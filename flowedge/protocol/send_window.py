@@ -51,7 +51,7 @@ class SendWindow:
         self._crossings = _mixed(self._crossings, crossings)
         # The rows of a prompt take long, so that a shorter time counts at once.
         self._stage_s = min(_mixed(self._stage_s, first_stage.seconds), first_stage.seconds)
-        self.segments = 1 + min(int(self._crossings / self._stage_s), _MOST - 1)
+        self.segments = 1 + int(min(self._crossings / self._stage_s, _MOST - 1))
 
 
 def _mixed(mean: float | None, value: float) -> float:

@@ -20,7 +20,7 @@ TESTBED = sorted(path.parent for path in (ROOT / "testbed" / "flowedge_testbed")
 OF_THEIR_OWN = {
     "flowedge.agent.keeping.rebalancing": "when layers move is decided, and tested, without a pipeline",
     "flowedge.doctor.hardware": "install.sh examines a device by it, without a network",
-    "flowedge.protocol.send_window": "how many segments are under way is decided, and tested, without a session",
+    "flowedge.protocol.send_window": "how many segments are under way is decided without a session",
     "flowedge.agent.services.prompt_encoding": "an agent imports the tokenizer's side with the first request",
 }
 MOST_OF_THEIR_OWN = 10

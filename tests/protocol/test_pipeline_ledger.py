@@ -36,6 +36,17 @@ def test_a_prompt_is_sent_in_order_while_there_are_credits():
     assert ledger.next_prompt_segment(1) is None
 
 
+@pytest.mark.parametrize(("in_turn", "cached"), [(False, [1, 2, 3]), (True, [1, 2])])
+def test_rows_of_a_prune_that_waits_for_its_turn_are_cached_when_it_is_back(in_turn, cached):
+    ledger = PipelineLedger("s", (1, 2), reused=2)
+    sent = ledger.append((3,), (CONTEXT,))
+    ledger.take_back(replace(sent, payload=np.zeros((1, 1), np.float32)), (1,), "float32")
+    ledger.prune(ledger.sequence.prune((2,), None, in_turn=in_turn))
+    assert ledger.cached_tokens.tolist() == cached
+    ledger.pass_fence(1)
+    assert ledger.cached_tokens.tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_segments_return_as_copies_that_every_prune_maps(seed):
     """The ledger knows where rows are; its plain form keeps copies of the segments in flight."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -131,7 +132,7 @@ def _shouted(generator: random.Random, data: Any) -> Conversation:
     return Conversation.asked(generator.choice(questions), generator.choice(answers).upper()).under(system)
 
 
-_DRAWN = {
+_DRAWN: dict[str, Callable[[random.Random, Any], Conversation]] = {
     "talk": partial(_one_of, "talk"),
     "pair": partial(_one_of, "pairs"),
     "story": _story,
