@@ -68,6 +68,8 @@ class GrowRequest:
         added: float32 [f, vocab], added to the logits of the target's tokens before children are chosen,
             which is RULED_OUT where a token is ruled out; None where nothing is added. Lookup heeds what is
             ruled out alone.
+        lookup_alone: whether joined drafters ask lookup alone. Features are left out then, and models are
+            given the true rows with the session's next request that asks them.
     """
 
     session: str
@@ -77,6 +79,7 @@ class GrowRequest:
     features: Payload | None = None
     next_tokens: IntArray | None = None
     added: Scores | None = None
+    lookup_alone: bool = False
 
     @classmethod
     def extension(cls, session: str, features: Payload | None, next_tokens: IntArray) -> GrowRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -56,19 +56,29 @@ class _JoinedSession:
     """The weight of lookup, as learnt from one session's tokens.
 
     Attributes:
-        rows: the number of true rows.
+        rows: the number of true rows that the models have.
         first: the number of true rows when the first tree was grown; None before.
         odds: the log-odds added to those of a match, after each true row from `first` on.
+        ahead: rows that lookup has beyond those; matches: of lookup before each of them, from `first` on.
     """
 
     noise: SamplingParams | None
     rows: int = 0
     first: int | None = None
     odds: list[float] = field(default_factory=list)
+    ahead: int = 0
+    matches: list[Match] = field(default_factory=list)
 
     @property
     def latest_odds(self) -> float:
         return self.odds[-1] if self.odds else first_odds(self.noise)
+
+    def truncate(self, rows: int) -> None:
+        """Forget the true rows from `rows` on, which the models have, and those that lookup alone has."""
+        self.rows, self.ahead = rows, 0
+        self.matches.clear()
+        if self.first is not None:
+            del self.odds[max(rows - self.first, 0) :]
 
 
 class JoinedDrafter:
@@ -76,7 +86,8 @@ class JoinedDrafter:
 
     All drafters are asked about every frontier node, so that a branch may have tokens of several drafters.
     The weight of lookup beside the models is learnt from the drawn tokens, which are those after the
-    session's first growth.
+    session's first growth. Where a request asks lookup alone, lookup has true rows that the models lack: all
+    requests have the rows behind those of the models, of which lookup takes what it has not.
     """
 
     def __init__(self, models: Sequence[Predictor], lookup: NGramDrafter | None, vocab_size: int) -> None:
@@ -97,6 +108,11 @@ class JoinedDrafter:
     def draft_tokens(self) -> int:
         """The number of tokens that the best model proposes in every session."""
         return self._models[0].draft_tokens
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether lookup can be asked alone."""
+        return self._lookup is not None
 
     @property
     def fingerprint(self) -> str:
@@ -135,29 +151,51 @@ class JoinedDrafter:
     def rewind(self, session: str, rows: int) -> None:
         for drafter in self._drafters:
             drafter.rewind(session, rows)
-        state = self._sessions[session]
-        state.rows = rows
-        if state.first is not None:
-            del state.odds[max(rows - state.first, 0) :]
+        self._sessions[session].truncate(rows)
 
     def check_request(self, request: GrowRequest) -> None:
-        for drafter in self._drafters:
-            drafter.check_request(request)
+        if self._lookup is not None:
+            self._lookup.check_request(self._for_lookup(request))
+        elif request.lookup_alone:
+            raise ValueError(f"session {request.session} asks lookup alone, but no lookup is joined")
+        for model in () if request.lookup_alone else self._models:
+            model.check_request(request)
 
     def grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
         check_requests(self.check_request, requests)
         before = [self._sessions[request.session].rows for request in requests]
         try:
-            return self._grow(requests)
+            looked_up = iter(self._look_up([each for each in requests if each.lookup_alone]))
+            joined = iter(self._grow([each for each in requests if not each.lookup_alone]))
         except Exception:
             for request, rows in zip(requests, before, strict=True):
                 if request.added_rows:
                     self.rewind(request.session, rows)
             raise
+        return [next(looked_up if request.lookup_alone else joined) for request in requests]
+
+    def _look_up(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        """The layers of requests that ask lookup alone."""
+        if self._lookup is None or not requests:
+            return []
+        for request in requests:
+            if request.next_tokens is not None:
+                self._extend_lookup(request.session, request.next_tokens)
+        return [self._lookup.layer(each, self._sessions[each.session].latest_odds) for each in requests]
+
+    def _for_lookup(self, request: GrowRequest) -> GrowRequest:
+        """A request with those of its true rows that lookup has not."""
+        state = self._sessions.get(request.session)
+        if state is None or not state.ahead or request.next_tokens is None:
+            return request
+        return replace(request, features=None, next_tokens=request.next_tokens[state.ahead :])
 
     def _grow(self, requests: Sequence[GrowRequest]) -> list[DraftLayer]:
+        """The layers of requests that ask all drafters."""
+        if not requests:
+            return []
         lessons = [
-            self._extend_lookup(request.session, request.next_tokens)
+            self._lesson(request.session, request.next_tokens)
             for request in requests
             if request.next_tokens is not None
         ]
@@ -185,18 +223,28 @@ class JoinedDrafter:
         changed = with_added(log_probs, None, request.added)
         return RankedNodes(changed, request.width, state.noise, found[0].positions)
 
-    def _extend_lookup(self, session: str, next_tokens: IntArray) -> _Lesson:
-        """Extend the lookup; return its matches before the tokens that can be learnt from."""
-        state = self._sessions[session]
+    def _extend_lookup(self, session: str, next_tokens: IntArray) -> None:
+        """Extend lookup by what it has not of the true rows behind those of the models.
+
+        Its match before each token that can be learnt from is kept.
+        """
+        state, lookup = self._sessions[session], self._lookup
+        if lookup is None:
+            return
         known = len(next_tokens) if state.first is None else max(state.first - state.rows, 0)
-        lesson = _Lesson(session, state, next_tokens[known:])
-        if self._lookup is None:
-            return lesson
-        self._lookup.append(session, next_tokens[:known])
-        for i in range(known, len(next_tokens)):
-            lesson.matches.append(self._lookup.next_match(session))
-            self._lookup.append(session, next_tokens[i : i + 1])
-        return lesson
+        begun = max(known, state.ahead)
+        lookup.append(session, next_tokens[state.ahead : begun])
+        for i in range(begun, len(next_tokens)):
+            state.matches.append(lookup.next_match(session))
+            lookup.append(session, next_tokens[i : i + 1])
+        state.ahead = len(next_tokens)
+
+    def _lesson(self, session: str, next_tokens: IntArray) -> _Lesson:
+        """Extend lookup; return its matches before the tokens that can be learnt from."""
+        state = self._sessions[session]
+        self._extend_lookup(session, next_tokens)
+        matches, state.matches, state.ahead = state.matches, [], 0
+        return _Lesson(session, state, next_tokens[len(next_tokens) - len(matches) :], matches)
 
     def _learn(self, lessons: Sequence[_Lesson]) -> None:
         """Learn from the latest tokens, which the models predicted when the rows before were added."""

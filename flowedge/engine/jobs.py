@@ -185,6 +185,7 @@ class GrowDraft:
             which leads to the root. Without true rows next_tokens is None.
         path: in the first layer of a growth, the session's rules and its answer up to the root; None where no
             rule changes draws.
+        lookup_alone: as in GrowRequest.
     """
 
     session: str
@@ -196,6 +197,7 @@ class GrowDraft:
     features: Payload | None
     next_tokens: IntArray | None
     path: RuledPath | None = None
+    lookup_alone: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -157,7 +157,7 @@ def machine_pipeline(
     node = DraftNode(
         "d0",
         spec,
-        partial(session_strategy, measured=MeasuredPipeline(one_host=spec.one_host)),
+        partial(session_strategy, measured=MeasuredPipeline(one_host=spec.one_host, looks_up=spec.looks_up)),
         make_text,
         limits,
     )

@@ -310,15 +310,16 @@ class ProfileCosts:
     def _draft_joined(self, jobs: Sequence[ExtendDraft | GrowDraft]) -> float:
         """Return the time of joined drafters, which run one after the other."""
         total, learns = 0.0, any(isinstance(size, NGramSize) for size in self.pipeline.drafting)
+        of_models = [job for job in jobs if isinstance(job, ExtendDraft) or not job.lookup_alone]
         for size in self.pipeline.drafting:
             match size:
                 case NGramSize():
                     total += LOOKUP_S * sum(isinstance(job, GrowDraft) for job in jobs)
                 case RecallSize():
-                    total += self._recall() * len(jobs)
-                case _:
+                    total += self._recall() * len(of_models)
+                case _ if of_models:
                     alone = replace(self.pipeline, drafter=size, drafting=())
-                    total += ProfileCosts(alone)._draft_alone(jobs, learns)
+                    total += ProfileCosts(alone)._draft_alone(of_models, learns)
         return total
 
     def _draft_alone(self, jobs: Sequence[ExtendDraft | GrowDraft], learns: bool) -> float:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from flowedge.core.request import VerifierCounts
 from flowedge.strategies.commands import Command, Grow, Send
-from flowedge.strategies.events import Predicted, StrategyEvent
+from flowedge.strategies.events import Layer, Predicted, StrategyEvent
 from flowedge.strategies.row_bounds import check_draft_rows
 
 
@@ -82,6 +82,9 @@ class Strategy(ABC):
             nodes: of other sessions in the forward, 1 or more.
         """
         return None
+
+    def drop_layer(self, layer: Layer) -> None:  # noqa: B027 (few strategies learn from it)
+        """Take note of a layer that has come after its growth was dropped, or was taken back."""
 
     def opened(self) -> None:  # noqa: B027 (few strategies ask who else is there)
         """Take note that the session is open and its prompt is on its way."""

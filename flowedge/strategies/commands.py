@@ -18,6 +18,7 @@ class Grow:
         parents: name of each node's parent, -1 for the root.
         tokens: token of each node.
         width: most children of a node.
+        lookup_alone: whether joined drafters ask lookup alone, for this layer and all others of its growth.
     """
 
     growth: int
@@ -25,6 +26,7 @@ class Grow:
     parents: tuple[int, ...]
     tokens: tuple[int, ...]
     width: int
+    lookup_alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ class Layer:
         log_probs: float64 [f, c].
         seconds: time of the computation; together: nodes in it, those of other sessions included.
         computed: whether the drafter computed any node; otherwise a grammar left no choice.
+        lookup_alone: as in the command.
+        extends_prompt: whether the drafter was given rows of the prompt first, which took its time as well.
     """
 
     growth: int
@@ -61,6 +63,8 @@ class Layer:
     seconds: float = 0.0
     together: int = 0
     computed: bool = True
+    lookup_alone: bool = False
+    extends_prompt: bool = False
 
 
 @dataclass(frozen=True)

@@ -243,6 +243,7 @@ class ReplayBackend:
             needs_features=emulation.needs_features,
             verification=emulation.verification,
             one_host=emulation.one_host,
+            looks_up=emulation.looks_up,
         )
         pipeline = machine_pipeline(
             spec,

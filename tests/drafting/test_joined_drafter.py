@@ -11,17 +11,20 @@ import numpy as np
 import pytest
 import torch
 
+from flowedge.core.errors import CapacityError
 from flowedge.core.gumbel_noise import gumbel_noise
 from flowedge.core.sampling import SamplingParams
-from flowedge.drafting.drafter import Frontier
+from flowedge.drafting.drafter import Frontier, GrowRequest
 from flowedge.drafting.joined import JoinedDrafter
 from flowedge.drafting.lm import LMDrafter
 from flowedge.drafting.lookup.matches import find_match
 from flowedge.drafting.lookup.mixing import copy_share, first_odds, learnt_odds
 from flowedge.drafting.lookup.ngram import NGramDrafter
+from flowedge.drafting.model_drafter import Prediction
 from flowedge.drafting.suffix_index import SuffixIndex
 from tests.drafting.made_drafters import VOCAB, small
 from tests.drafting.trees import extend, grow, grow_and_check, predict
+from tests.support.seams import learnt_log_odds
 
 PROMPT = 20  # tokens of the text that are known when the first tree is grown
 SAMPLING = SamplingParams(temperature=0.8, seed=21)
@@ -151,6 +154,85 @@ def test_sessions_go_back_in_all(models: Callable[[], LMDrafter]) -> None:
     assert drafter.weight_bytes == sum(part.weight_bytes for part in parts)
     assert drafter.fingerprint == "small+ngram-1-12"
     drafter.close("s")
+
+
+class Unasked(LMDrafter):
+    """A model that is not asked, while `asked` says so."""
+
+    asked = True
+
+    def predict(self, requests: Sequence[GrowRequest]) -> list[Prediction]:
+        assert self.asked
+        return super().predict(requests)
+
+
+def alone(session: str, growth: int, frontier: Frontier, tokens: Sequence[int] | None = None) -> GrowRequest:
+    added = None if tokens is None else np.array(tokens)
+    return GrowRequest(session, growth, frontier, 4, None, added, lookup_alone=True)
+
+
+def test_lookup_is_asked_alone_and_the_models_catch_up(models: Callable[[], LMDrafter]) -> None:
+    """Layers of lookup alone are those of lookup, and change no later layer of all drafters."""
+    text = np.random.default_rng(5).integers(0, 4, 60).tolist()
+    model = models()
+    model.__class__ = Unasked
+    drafter, plain, lookup = (
+        JoinedDrafter([model], NGramDrafter(), VOCAB),
+        JoinedDrafter([models()], NGramDrafter(), VOCAB),
+        NGramDrafter(),
+    )
+    for each in (drafter, plain, lookup):
+        each.open("s", 80, text[0])
+        extend(each, "s", None, np.array(text[1:20]))
+    growth, rows, lookup_rows = 1, 19, 19  # of the models, and of lookup
+    for asked_alone, stop in (
+        (True, 24),
+        (True, 24),
+        (True, 31),
+        (False, 34),
+        (True, 40),
+        (False, 40),
+        (False, 52),
+    ):
+        growth += 1
+        behind = text[rows + 1 : stop + 1]
+        root = Frontier([0], [-1], [text[stop]])
+        if asked_alone:
+            model.asked = False
+            (found,) = drafter.grow([alone("s", growth, root, behind)])
+            extend(lookup, "s", None, np.array(text[lookup_rows + 1 : stop + 1]))
+            lookup_rows = stop
+            odds = (0.0, *learnt_log_odds(drafter, "s"))[-1]
+            weighed = lookup.layer(GrowRequest("s", growth, root, 4), odds)
+            np.testing.assert_array_equal(found.tokens, weighed.tokens)
+            np.testing.assert_array_equal(found.log_probs, weighed.log_probs)
+            child = Frontier([1], [0], [int(found.tokens[0, 0])])
+            (below,) = drafter.grow([alone("s", growth, child)])
+            assert below.tokens.tolist() == lookup.layer(GrowRequest("s", growth, child, 4)).tokens.tolist()
+            model.asked = True
+        else:
+            (first,) = drafter.grow([GrowRequest("s", growth, root, 4, None, np.array(behind))])
+            (second,) = plain.grow([GrowRequest("s", growth, root, 4, None, np.array(behind))])
+            assert first.tokens.tolist() == second.tokens.tolist()
+            np.testing.assert_allclose(first.log_probs, second.log_probs, atol=1e-5)
+            rows = stop
+    assert learnt_log_odds(drafter, "s") == pytest.approx(learnt_log_odds(plain, "s"))
+    assert learnt_log_odds(drafter, "s")
+
+
+def test_rows_that_lookup_alone_has_are_taken_back_with_an_error(models: Callable[[], LMDrafter]) -> None:
+    drafter = JoinedDrafter([models()], NGramDrafter(), VOCAB)
+    drafter.open("s", 8, 1)
+    extend(drafter, "s", None, np.array([2, 1, 2]))
+    (before,) = drafter.grow([alone("s", 1, Frontier([0], [-1], [1]), [1])])
+    with pytest.raises(CapacityError, match="holds 8 rows"):
+        drafter.grow([alone("s", 2, Frontier([0], [-1], [1]), [1, 2, 1, 2, 1, 2])])
+    (again,) = drafter.grow([alone("s", 3, Frontier([0], [-1], [1]), [1])])
+    assert before.tokens.tolist() == again.tokens.tolist()
+    without = JoinedDrafter([models()], None, VOCAB)
+    without.open("s", 8, 1)
+    with pytest.raises(ValueError, match="no lookup is joined"):
+        without.grow([alone("s", 1, Frontier([0], [-1], [1]), [1])])
 
 
 def test_lookup_counts_for_more_the_more_it_is_right() -> None:

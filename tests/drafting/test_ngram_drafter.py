@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from flowedge.core.errors import BadRequestError, CapacityError
 from flowedge.drafting.drafter import DraftPrefix, Frontier
 from flowedge.drafting.lookup.answer_store import AnswerStore, EndedAnswer
-from flowedge.drafting.lookup.matches import EARLIER_N
+from flowedge.drafting.lookup.matches import EARLIER_N, Match
+from flowedge.drafting.lookup.mixing import copy_share
 from flowedge.drafting.lookup.ngram import NGramDrafter
 from tests.drafting.trees import children, extend, grow, grow_and_check
 
@@ -23,10 +24,14 @@ TEXT = st.lists(st.integers(0, 3), min_size=2, max_size=40)
 def brute_force(
     text: list[int], path: list[int], max_n: int, min_n: int, earlier: list[list[int]]
 ) -> list[tuple[int, float]]:
-    """Witten and Bell's estimate of each token after text + path, by looking at every place of the texts."""
+    """Witten and Bell's estimate of each token after text + path, by looking at every place of the texts.
+
+    It is weighed by how often the longest match is a copy.
+    """
     suffix = [*text, *path]
     texts = [*earlier, text]
     estimates: dict[int, float] = {}
+    share = 1.0
     best_place: dict[int, tuple[int, int]] = {}  # the text and the place
     for n in range(min_n, max_n + 1):
         if n > len(suffix):
@@ -41,13 +46,14 @@ def brute_force(
             continue
         following = [texts[number][i] for number, i in places]
         distinct, total = len(set(following)), len(following)
+        share = copy_share(Match(n, distinct, [(0, 0.0)]), 0.0)
         estimates = {
             token: (following.count(token) + distinct * estimates.get(token, 0.0)) / (total + distinct)
             for token in {*following, *estimates}
         }
         best_place.update(zip(following, places, strict=True))
     ranked = sorted(sorted(estimates, key=best_place.__getitem__, reverse=True), key=lambda t: -estimates[t])
-    return [(token, math.log(estimates[token])) for token in ranked]
+    return [(token, math.log(share * estimates[token])) for token in ranked]
 
 
 def begin(drafter: NGramDrafter, text: list[int], earlier: list[list[int]] | None = None) -> None:
@@ -140,7 +146,8 @@ def test_more_and_longer_matches_are_more_certain() -> None:
         return float(grow(drafter, "s", 1, Frontier([0], [-1], [0]), 1).log_probs[0, 0])
 
     once, longer, twice = [9, 1, 5, 8, 1], [9, 1, 5, 9, 1], [9, 1, 5, 8, 1, 5, 7, 1]
-    assert math.isclose(best(once), math.log(1 / 2))
+    match = Match(1, 1, [(5, math.log(1 / 2))])
+    assert math.isclose(best(once), math.log(copy_share(match, 0.0) * 1 / 2))
     assert best(once) < best(longer) < 0
     assert best(once) < best(twice) < 0
 

@@ -37,12 +37,15 @@ from flowedge.models.lm_head import LMHead, load_embedding
 from flowedge.models.quant.quantize import quantize_block
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import load_blocks, virtual_pipeline
+from flowedge.strategies.auto.measured import MeasuredPipeline
+from flowedge.strategies.auto.probation import DraftingProbation, Mode
 from flowedge.strategies.registry import STRATEGIES
 from tests.engine.histories import NoText
 from tests.equality.conftest import SMALL_PROMPT as PROMPT
 from tests.equality.conftest import SMALL_VOCAB as VOCAB
 from tests.equality.conftest import finished, random_config, token_ids
 from tests.support.breadth import dealt, dealt_thinly, thinnest
+from tests.support.seams import share_measurements
 
 pytestmark = pytest.mark.slow
 SPLIT = [1, 2]
@@ -135,6 +138,7 @@ def generate(
     prompt: tuple[int, ...],
     sampling: SamplingParams,
     answers: AnswerStore | None = None,
+    measured: MeasuredPipeline | None = None,
 ) -> tuple[list[int], Finished]:
     pipeline = virtual_pipeline(
         models.checkpoint,
@@ -147,6 +151,8 @@ def generate(
         blocks=models.blocks,
         answers=answers,
     )
+    if measured is not None:
+        share_measurements(pipeline.draft_node, measured)
     request = Request("s", prompt, sampling, TOKENS, strategy=strategy)
     outputs = pipeline.generate(request)
     return list(token_ids(outputs)), finished(outputs)
@@ -163,6 +169,25 @@ def test_every_strategy_with_every_drafter(models: Models, strategy: str, kind: 
         if kind.startswith("itself") and sampling.temperature == 0:
             rounds = end.counters.accepted_per_round
             assert sum(rounds) > 2 * len(rounds), "a drafter that is the target is right in all it proposes"
+
+
+class Restless(DraftingProbation):
+    """Takes another mode after every few tokens, whatever was measured."""
+
+    def decide(self, *_: float) -> bool:
+        self.calls = vars(self).get("calls", 0) + 1
+        self.mode = (Mode.ALL, Mode.LOOKUP, Mode.PLAIN, Mode.LOOKUP, Mode.ALL)[self.calls // 2 % 5]
+        return True
+
+
+@pytest.mark.parametrize("kind", ["eagle+recall+ngram", "lm+eagle+ngram"])
+def test_drafting_by_lookup_alone_and_by_all_in_turns(models: Models, kind: str) -> None:
+    for sampling, expected in zip(SAMPLINGS, models.expected, strict=True):
+        measured = MeasuredPipeline(looks_up=True)
+        measured.trials[sampling.temperature == 0] = Restless()
+        tokens, end = generate(models, DRAFTERS[kind](models), "auto", PROMPT, sampling, measured=measured)
+        assert tokens == expected
+        assert end.counters.draft_layers > 0
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,10 @@ class Script:
         assert len(tokens) == len(grow.nodes)
         with np.errstate(divide="ignore"):
             log_probs = np.log(np.array(probs))
-        return self._event(Layer(grow.growth, grow.nodes, np.array(tokens), log_probs, seconds))
+        alone = grow.lookup_alone
+        return self._event(
+            Layer(grow.growth, grow.nodes, np.array(tokens), log_probs, seconds, lookup_alone=alone)
+        )
 
     def verified(
         self, accepted: Items[int], token: int, trip: PipelineTrip | None = None, verify_s: float = 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,10 +20,10 @@ from flowedge.strategies.commands import AcceptPath, Emit, Grow, Send, Withdraw
 from flowedge.strategies.registry import make_strategy
 from flowedge.strategies.settings import AutoSettings
 from tests.core.trees import check_tree
-from tests.strategies.auto_scripts import auto, slow, trip_of
+from tests.strategies.auto_scripts import auto, layer_of, slow, trip_of
 from tests.strategies.script import Script
 from tests.strategies.script_layers import FIRST, SECOND
-from tests.support.seams import draft_tree, planned_segments
+from tests.support.seams import draft_tree, planned_segments, times_of
 
 
 def test_the_first_root_goes_alone_and_a_single_layer_is_drafted_beside_it():
@@ -123,6 +125,36 @@ def test_with_one_segment_in_flight_nothing_follows_it_and_its_times_are_its_own
     assert measured.alone.trips(1).trip[0] == pytest.approx(0.2)
     assert measured.times.trips(40).trip[39] == pytest.approx(2.0), "as in the prompt's trip"
     assert measured.times.trips(1).trip[0] > 1, "which the fifth of a second has not changed"
+
+
+def test_lookup_alone_is_asked_below_a_root_of_its_own_and_its_times_are_its_own():
+    measured = MeasuredPipeline(looks_up=True)
+    trial = measured.trials[True]
+    script = slow(measured=measured)
+    script.layer(*FIRST)
+    assert script.grow.nodes != (0,) and not script.grow.lookup_alone
+    trial.mode = Mode.LOOKUP
+    script.now = 9.0
+    script.verified([5], 1)
+    assert script.grow.nodes == (0,) and script.grow.lookup_alone
+    script.layer([[4, 6]], [[0.9, 0.05]], 0.5)
+    assert script.grow.tokens == (4, 6) and script.grow.lookup_alone, "as the root's layer"
+    trial.mode = Mode.ALL
+    script.now = 12.0
+    script.verified(script.in_flight[0][:1], 4)
+    assert script.grow.nodes == (0,) and not script.grow.lookup_alone, "the models have no row of that tree"
+    assert measured.looking_up.root_forward == pytest.approx(0.5)
+    assert measured.times.root_forward < 0.1
+
+
+def test_a_layer_that_comes_too_late_tells_how_long_it_took():
+    script = slow()
+    times = times_of(script.strategy)
+    for _ in range(20):
+        script.strategy.drop_layer(layer_of(3.0))
+    assert times.root_forward > 1
+    script.strategy.drop_layer(replace(layer_of(900.0), extends_prompt=True))
+    assert times.root_forward < 4, "the prompt's rows are no part of later layers"
 
 
 def test_a_forward_that_has_not_begun_is_chosen_anew_after_a_verification():
@@ -278,16 +310,18 @@ class DrafterCheck:
     def __init__(self) -> None:
         self.growth = 0
         self.paths: dict[int, tuple[int, ...]] = {}
+        self.alone = False
 
     def ask(self, grow: Grow) -> None:
         if grow.growth != self.growth:
             assert grow.growth > self.growth
             assert (grow.nodes, grow.parents) == ((0,), (-1,)), "a growth begins at the root"
-            self.growth, self.paths = grow.growth, {0: ()}
+            self.growth, self.paths, self.alone = grow.growth, {0: ()}, grow.lookup_alone
             return
         asked = dict(self.paths)
         for node, parent, token in zip(grow.nodes, grow.parents, grow.tokens, strict=True):
             assert parent in self.paths, "its parent was asked for in an earlier layer"
+            assert grow.lookup_alone is self.alone, "the same drafters were asked"
             assert node not in asked, "a node is drafted below once"
             asked[node] = (*self.paths[parent], token)
         assert len(set(asked.values())) == len(asked), "one name for one path"
@@ -312,7 +346,7 @@ def test_auto_on_random_scripts(data, seed):
     rng = np.random.default_rng(seed)
     vocab, stages = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
     settings = AutoSettings.from_options(values)
-    measured = MeasuredPipeline()
+    measured = MeasuredPipeline(looks_up=data.draw(st.booleans()))
     strategy, check = Auto(settings, measured), DrafterCheck()
     script = Script(
         strategy, token=int(rng.integers(vocab)), granted=data.draw(st.integers(0, 3)), stages=stages

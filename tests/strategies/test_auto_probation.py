@@ -134,6 +134,33 @@ def speeds_of(trial: DraftingProbation, speeds: dict[Mode, float], tokens: int) 
     return modes
 
 
+def test_lookup_alone_is_tried_before_plain_decoding_and_goes_on_while_it_costs_nothing():
+    speeds = {Mode.ALL: 1.95, Mode.LOOKUP: 1.99, Mode.PLAIN: 2.0}
+    modes = speeds_of(DraftingProbation(looks_up=True), speeds, 120)
+    assert modes == [Mode.ALL] * 16 + [Mode.LOOKUP] * 104
+    assert Mode.LOOKUP not in speeds_of(DraftingProbation(), speeds, 400)
+
+
+def test_lookup_alone_that_is_slower_than_plain_decoding_is_tried_rarely():
+    trial = DraftingProbation(looks_up=True)
+    modes = []
+    for _ in range(2000):
+        modes.append(trial.mode)
+        trial.decide(1, predicted=1.5, measured=1.9 if trial.drafts else 2.0, plain=2.0)
+    assert modes[0] is Mode.LOOKUP or modes[1] is Mode.LOOKUP, "all drafters are predicted to be slower"
+    assert Mode.ALL not in modes[2:]
+    assert 0 < modes[200:].count(Mode.LOOKUP) < 0.2 * 1800
+
+
+def test_lookup_alone_gives_way_to_all_drafters_where_these_are_faster():
+    trial = DraftingProbation(looks_up=True)
+    trial.mode = Mode.LOOKUP
+    modes = speeds_of(trial, {Mode.ALL: 3.0, Mode.LOOKUP: 2.2}, 400)
+    assert set(modes[:100]) == {Mode.LOOKUP} and set(modes[-100:]) == {Mode.ALL}
+    modes = speeds_of(trial, {Mode.ALL: 2.0, Mode.LOOKUP: 4.0}, 400)
+    assert modes[-100:].count(Mode.LOOKUP) > 60
+
+
 @pytest.mark.parametrize(
     ("speeds", "last"),
     [

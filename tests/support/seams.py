@@ -17,6 +17,7 @@ from flowedge.cluster import process
 from flowedge.cluster.process import Security
 from flowedge.core.messages import Forget, Segment
 from flowedge.core.tree import DraftTree
+from flowedge.drafting.joined import JoinedDrafter
 from flowedge.engine.draft_node.draft_node import DraftNode
 from flowedge.engine.draft_node.draft_session import DraftSession
 from flowedge.engine.executors.block_executor import BlockExecutor
@@ -156,6 +157,11 @@ def close_template_link(renderer: TemplateRenderer) -> None:
     assert renderer._link is not None
     renderer._link.close()
     renderer._link = None
+
+
+def learnt_log_odds(drafter: JoinedDrafter, session: str) -> list[float]:
+    """Return what is added to the log-odds of lookup's matches, after each token that could teach it."""
+    return drafter._sessions[session].odds
 
 
 def share_measurements(node: DraftNode, measured: MeasuredPipeline) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -20,11 +21,13 @@ from flowedge.drafting.drafter import (
     padded_layer,
 )
 from flowedge.drafting.lookup.matches import Match, find_match
+from flowedge.drafting.lookup.mixing import copy_share
 from flowedge.drafting.ranking import RULED_OUT, best_drawn_of
 from flowedge.drafting.suffix_index import MAX_N, TOKEN_BYTES, SuffixIndex
 from flowedge.models.taps import Taps
 
 MIN_N = 1
+_LEAST_SHARE = 1e-6
 
 Gram = tuple[int, ...]
 
@@ -115,13 +118,17 @@ class NGramDrafter(SessionDrafter[_NGramSession]):
         state.discard_growth()
         state.index.extend(next_tokens.tolist())
 
-    def _grow(self, request: GrowRequest) -> DraftLayer:
-        """The layer of a request whose true rows are there."""
+    def layer(self, request: GrowRequest, odds: float = 0.0) -> DraftLayer:
+        """Return the layer of a request whose true rows are there.
+
+        odds: added to the log-odds that a match is a copy (see `copy_share`).
+        """
         state, frontier, width = self._sessions[request.session], request.frontier, request.width
         children: list[list[tuple[int, float]]] = []
         matches = self.matches(request.session, request.growth, frontier)
         for row, (node, match) in enumerate(zip(frontier.nodes, matches, strict=True)):
-            found = match.candidates
+            share = math.log(max(copy_share(match, odds), _LEAST_SHARE))
+            found = [(token, log_prob + share) for token, log_prob in match.candidates]
             if request.added is not None:
                 ruled = request.added[row]
                 found = [(token, log_prob) for token, log_prob in found if ruled[token] > RULED_OUT]
@@ -136,7 +143,7 @@ class NGramDrafter(SessionDrafter[_NGramSession]):
         for request in requests:
             if request.next_tokens is not None:
                 self.append(request.session, request.next_tokens)
-        return [self._grow(each) if len(each.frontier.nodes) else padded_layer([]) for each in requests]
+        return [self.layer(each) if len(each.frontier.nodes) else padded_layer([]) for each in requests]
 
     def matches(self, session: str, growth: int, frontier: Frontier) -> list[Match]:
         """The match at each frontier node of a growth.

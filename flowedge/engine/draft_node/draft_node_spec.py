@@ -20,6 +20,7 @@ class DraftNodeSpec:
         prefill_rows: rows of a prefill chunk.
         has_drafter: whether strategies that draft can be served.
         needs_features: whether the drafter is given the target's hidden states.
+        looks_up: whether lookup alone can be asked of the drafter (see GrowRequest.lookup_alone).
         num_stages: verification stages, by which lock-step strategies time their steps.
         num_routes: pipelines that sessions may use: the target's, and one for each model of a hierarchy
             between the drafter and the target.
@@ -45,6 +46,7 @@ class DraftNodeSpec:
     prefill_rows: int = 128
     has_drafter: bool = True
     needs_features: bool = True
+    looks_up: bool = False
     num_stages: int = 1
     num_routes: int = 1
     kept_taps: tuple[tuple[int, int], ...] = ()

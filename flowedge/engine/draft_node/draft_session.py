@@ -89,6 +89,7 @@ class DraftSession:
         self._growth: Grow | None = None  # the layer to be drafted next
         self._wanted_growth: int | None = None
         self._draft_begun = False  # whether a layer is being drafted
+        self._extends_prompt = False  # whether it begins with rows of the prompt
         self._now = 0.0
         self._results: deque[Segment] = deque()
         self._incomplete: Segment | None = None  # returned, to be verified together with the next segment
@@ -391,13 +392,20 @@ class DraftSession:
         """Return the next drafting job: prefill of the drafter as chunks return, or a layer of the growth."""
         if not self.prefilled:
             return ExtendDraft(self.name, *self._true_rows.take()) if self._true_rows else None
-        growth = self._growth
-        if growth is None or (growth.nodes == (ROOT,) and not self._true_rows.complete):
+        growth, rows = self._growth, self._true_rows
+        if growth is None:
+            return None
+        begins, alone = growth.nodes == (ROOT,), growth.lookup_alone
+        if begins and not (alone or rows.complete):
             return None
         self._growth = None
+        self._extends_prompt = begins and not alone and rows.taken < len(self.request.prompt) - 1
         self.counts.add(draft_layers=1)
         self._draft_begun = True
-        extend = self._true_rows.take() if growth.nodes == (ROOT,) and self._true_rows else (None, None)
+        extend: tuple[Payload | None, IntArray | None] = (None, None)
+        if begins and rows:
+            extend = (None, rows.tokens()) if alone else rows.take()
+        waiting = len(extend[1]) if alone and extend[1] is not None else 0
         return GrowDraft(
             session=self.name,
             growth=growth.growth,
@@ -407,7 +415,8 @@ class DraftSession:
             width=growth.width,
             features=extend[0],
             next_tokens=extend[1],
-            path=self.answer.path_to(self._true_rows.taken) if growth.nodes == (ROOT,) else None,
+            path=self.answer.path_to(rows.taken + waiting) if begins else None,
+            lookup_alone=alone,
         )
 
     def grow(self, command: Grow | None) -> None:
@@ -418,9 +427,20 @@ class DraftSession:
     def grown(self, job: GrowDraft, result: DraftLayer) -> Layer | None:
         """Return the event of a drafted layer; None when the strategy has dropped its growth."""
         self._draft_begun = False
+        nodes, (together, seconds) = tuple(job.nodes.tolist()), self.latest_job
+        layer = Layer(
+            job.growth,
+            nodes,
+            result.tokens,
+            result.log_probs,
+            seconds,
+            together,
+            result.computed,
+            job.lookup_alone,
+            self._extends_prompt,
+        )
         if job.growth != self._wanted_growth:
+            self.strategy.drop_layer(layer)
             return None
-        nodes = tuple(job.nodes.tolist())
-        together, seconds = self.latest_job
         self.counts.add(forced_tokens=result.forced)
-        return Layer(job.growth, nodes, result.tokens, result.log_probs, seconds, together, result.computed)
+        return layer

@@ -85,6 +85,11 @@ class DrafterInput:
         self._due[first] -= len(rows)
         self._tapped[first].append(rows)
 
+    def tokens(self) -> IntArray:
+        """Return the tokens after all rows that wait, of which there is one at least: int64 [n]."""
+        self._tokens = [np.concatenate(self._tokens)]
+        return self._tokens[0]
+
     def take(self) -> tuple[Payload | None, IntArray]:
         """Return all rows, which must be complete, and forget them; no features if none were added."""
         tokens = np.concatenate(self._tokens)

@@ -217,7 +217,9 @@ class DraftModels:
         return DraftNode(
             device,
             spec,
-            partial(session_strategy, measured=MeasuredPipeline(one_host=spec.one_host)),
+            partial(
+                session_strategy, measured=MeasuredPipeline(one_host=spec.one_host, looks_up=spec.looks_up)
+            ),
             partial(StreamDecoder, self.tokenizer),  # which holds no weights, as `self` would
             limits,
         )
@@ -257,6 +259,7 @@ def draft_node_spec(
         max_positions=max_positions(config),
         has_drafter=drafter is not None,
         needs_features=drafter is not None and drafter.needs_features,
+        looks_up=isinstance(drafter, JoinedDrafter) and drafter.looks_up,
         vocab_size=int(config.vocab_size),
         verification=verification,
         kept_taps=kept_taps,

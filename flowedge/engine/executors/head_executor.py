@@ -247,5 +247,7 @@ def _frontier(job: GrowDraft) -> Frontier:
 def _request(job: ExtendDraft | GrowDraft) -> GrowRequest:
     if isinstance(job, GrowDraft):
         rows = job.features, job.next_tokens
-        return GrowRequest(job.session, job.growth, _frontier(job), job.width, *rows)
+        return GrowRequest(
+            job.session, job.growth, _frontier(job), job.width, *rows, lookup_alone=job.lookup_alone
+        )
     return GrowRequest.extension(job.session, job.features, np.asarray(job.next_tokens))

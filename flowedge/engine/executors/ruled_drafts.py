@@ -145,10 +145,11 @@ class RuledDrafts:
         if draft is None:
             return
         if plan.request is not None:
-            draft.waiting.clear()
+            if not plan.request.lookup_alone:
+                draft.waiting.clear()
             computed = set(plan.request.frontier.nodes)
             draft.deferred = [node for node in draft.deferred if node not in computed]
-        elif isinstance(job, GrowDraft) and job.next_tokens is not None:
+        elif isinstance(job, GrowDraft) and job.next_tokens is not None and not job.lookup_alone:
             draft.waiting.append((job.features, job.next_tokens))
 
     def waiting_rows(self, session: str) -> TrueRows | None:
@@ -201,10 +202,14 @@ class RuledDrafts:
         waiting = list(draft.waiting)
         if job.next_tokens is not None:
             waiting.append((job.features, job.next_tokens))
+            if job.lookup_alone:
+                waiting = [(None, tokens) for _, tokens in waiting]
         rows: tuple[Payload | None, IntArray | None] = _joined(waiting) if waiting else (None, None)
         changes = np.zeros((len(nodes), self._vocab_size), dtype=np.float32)
         changes[len(above) :] = added
-        request = GrowRequest(job.session, job.growth, frontier, job.width, *rows, added=changes)
+        request = GrowRequest(
+            job.session, job.growth, frontier, job.width, *rows, changes, lookup_alone=job.lookup_alone
+        )
         return DraftPlan(job, request, tuple(known), forced)
 
     def _rules_at(self, session: str, draft: _Draft, node: int) -> tuple[Children | None, FloatArray | None]:

@@ -134,6 +134,12 @@ class PipelineProfile:
         return shares and all(device == self.draft_node for device in self.stages)
 
     @property
+    def looks_up(self) -> bool:
+        """Whether the drafters are models joined with lookup."""
+        lookup = [isinstance(size, NGramSize) for size in self.drafting]
+        return any(lookup) and not all(lookup)
+
+    @property
     def drafters(self) -> tuple[DraftingSize, ...]:
         """All joined drafters, or the only one."""
         return self.drafting or (self.drafter,)

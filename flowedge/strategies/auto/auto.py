@@ -20,14 +20,15 @@
   what they lengthen it by (nodes_beside).
 - A segment waits for the layer that is being drafted where that brings more (is_worth_waiting): a new root
   for its children, and any segment where the drafter limits the speed.
-- Nothing is drafted where plain decoding is faster, and a single segment is in flight where several gain
-  nothing (DraftingProbation).
+- Nothing is drafted, or by lookup alone, where plain decoding is faster, and a single segment is in flight
+  where several gain nothing (DraftingProbation).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -71,6 +72,7 @@ class Auto(Strategy):
     # Known when the prompt has passed the pipeline.
     _stages: int
     _plan: SessionShare
+    _predicted: float  # tokens/s with all drafters
     _forward_s: FloatArray  # of forwards of the drafter, by nodes
     _changes: int  # of the times, when the plan was made
 
@@ -106,6 +108,7 @@ class Auto(Strategy):
         self._hit = _PRIOR_HIT  # probability that a drawn token is a proposal below its node
         self._credits = 0
         self._verified = 0
+        self._looks_up = False  # whether the growth has lookup alone asked
         self._drafting: Grow | None = None
         self._drafted = 0.0  # expected tokens among the nodes that are drafted
         self._drafted_until = 0.0
@@ -127,7 +130,7 @@ class Auto(Strategy):
                 self._begin(event)
                 return [Emit((event.token,)), *self._proceed()]
             case Layer():
-                self._times.observe_layer(event, of_root=event.nodes == (ROOT,))
+                self._observe_layer(event)
                 if layer_at is not None and event.computed and self._load.alone:
                     self._times.observe_handling(self.now - layer_at - event.seconds)
                 if not self._forward_s[0]:
@@ -148,6 +151,10 @@ class Auto(Strategy):
             case CreditGranted():
                 self._credits += 1
                 return self._proceed()
+
+    def drop_layer(self, layer: Layer) -> None:
+        # Or the time of a drafter that is slower than a trip would never be known.
+        self._observe_layer(layer)
 
     def opened(self) -> None:
         self._load.open(self._demand)
@@ -189,7 +196,7 @@ class Auto(Strategy):
         if self._alone:
             self._trial.begin(event.stages)
             self._mode = self._trial.mode
-        for times in (self._measured.times, self._measured.alone):
+        for times in (self._measured.times, self._measured.alone, self._measured.looking_up):
             times.begin(event.stages)
             for trip in event.trips:
                 times.observe_trip(trip)
@@ -198,6 +205,10 @@ class Auto(Strategy):
         self._replan()
         self._demand.speed = Speed(1 / self._plan.returned, self.now)
         self._decide(0)
+
+    def _observe_layer(self, layer: Layer) -> None:
+        times = self._measured.looking_up if layer.lookup_alone else self._times
+        times.observe_layer(layer, of_root=layer.nodes == (ROOT,))
 
     def _take_back(self, trip: PipelineTrip | None) -> None:
         segment = self._in_flight.take_back()
@@ -265,9 +276,7 @@ class Auto(Strategy):
         plain, speed = 1 / self._plan.returned, self._demand.speed
         # What is measured beside others says nothing of a session alone.
         self._alone = self._alone and self._load.alone
-        anew = self._alone and self._trial.decide(
-            tokens, self._plan.rows.tokens_per_s, speed.tokens_per_s, plain
-        )
+        anew = self._alone and self._trial.decide(tokens, self._predicted, speed.tokens_per_s, plain)
         mode = self._trial.mode if self._alone else Mode.ALL
         if anew or self._mode is not mode:
             self._mode = mode
@@ -276,7 +285,13 @@ class Auto(Strategy):
 
     @property
     def _times(self) -> StepTimes:
-        return self._measured.alone if self._mode is Mode.ONE else self._measured.times
+        match self._mode:
+            case Mode.ONE:
+                return self._measured.alone
+            case Mode.LOOKUP:
+                return self._measured.looking_up
+            case _:
+                return self._measured.times
 
     @property
     def _takes_another(self) -> bool:
@@ -294,6 +309,12 @@ class Auto(Strategy):
         stages = 0 if self._mode is Mode.ONE else self._stages
         self._forward_s, self._changes = times.forwards(settings.draft_nodes), times.changes
         self._plan = choose_for_session(self._demand, self._load, times, stages, self._hit, settings)
+        of_all = self._plan
+        if self._mode is Mode.LOOKUP:
+            of_all = choose_for_session(
+                self._demand, self._load, self._measured.times, stages, self._hit, settings
+            )
+        self._predicted = of_all.rows.tokens_per_s
         self._steps.allow(max(self._stages, self._plan.rows.segments))
 
     def _grows_anew(self) -> bool:
@@ -302,12 +323,19 @@ class Auto(Strategy):
         The first forwards of a new growth only give known nodes new scores. So a share of the draft node's
         time is spent on them, and no more.
         """
+        if self._is_of_another_mode:
+            return True
         levels = int(self._candidates.tree.depths.max()) + 1
         again_s = self._times.root_forward + (levels - 1) * float(self._forward_s[0])
         return (
             self._tokens >= _LEAST_TOKENS
             and self.now - self._grown_at >= self._settings.regrow_share * again_s
         )
+
+    @property
+    def _is_of_another_mode(self) -> bool:
+        """Whether the growth asks other drafters than the mode says."""
+        return self._looks_up is not (self._mode is Mode.LOOKUP)
 
     def _proceed(self) -> list[Command]:
         """Draft where drafting helps most; what is worth sending goes with the next step."""
@@ -330,7 +358,11 @@ class Auto(Strategy):
         candidates, settings = self._candidates, self._settings
         # Nothing is sent before there are proposals below the root, however small a tree may be.
         has_room = len(candidates.tree) < settings.max_nodes or not candidates.drafted_layers
-        if self._drafting is not None or not has_room:
+        if (
+            self._drafting is not None
+            or not has_room
+            or (candidates.drafted[ROOT] and self._is_of_another_mode)
+        ):
             return np.zeros(0)
         return np.exp(candidates.undrafted_scores(settings.draft_nodes))
 
@@ -354,13 +386,15 @@ class Auto(Strategy):
             return None
         if of_root:
             self._tokens, self._grown_at = 0, self.now
+            self._looks_up = self._mode is Mode.LOOKUP
         return self._draft(probabilities[:count], float(forward_s[count - 1]))
 
     def _draft(self, probabilities: FloatArray, seconds: float) -> Grow | None:
         """Have the likeliest nodes, of these probabilities [n], drafted in a forward of this time."""
         self._chosen = None
         self._drafted = float(probabilities.sum())
-        self._drafting = self._candidates.grow_likeliest(len(probabilities))
+        grow = self._candidates.grow_likeliest(len(probabilities))
+        self._drafting = replace(grow, lookup_alone=True) if grow and self._looks_up else grow
         self._drafted_until = max(self.now, self._drafted_until) + seconds
         return self._drafting
 

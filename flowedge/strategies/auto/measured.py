@@ -12,21 +12,24 @@ from flowedge.strategies.pipeline_steps import PipelineSteps
 
 
 class MeasuredPipeline:
-    """The times of one pipeline, and whether drafting pays there; `one_host` is as in DraftNodeSpec.
+    """The times of one pipeline, and whether drafting pays there.
 
     Attributes:
         times: of the pipeline's steps; alone: likewise while drafting with one segment in flight, where
-            devices that share a processor do not slow each other down.
+            devices that share a processor do not slow each other down; looking_up: likewise while lookup
+            alone is asked, which takes next to no time.
         load: the sessions that decode at present.
         steps: of the sessions that send together (auto and specpipe_db).
         trials: by whether tokens are drawn at temperature 0, where more proposals are accepted.
     """
 
-    def __init__(self, *, one_host: bool = False) -> None:
+    def __init__(self, *, one_host: bool = False, looks_up: bool = False) -> None:
+        """The arguments are as in DraftNodeSpec."""
         self.times = StepTimes()
         self.alone = StepTimes()
+        self.looking_up = StepTimes()
         self.load = PipelineLoad()
         self.steps = PipelineSteps()
         self.trials: defaultdict[bool, DraftingProbation] = defaultdict(
-            partial(DraftingProbation, one_host=one_host)
+            partial(DraftingProbation, one_host=one_host, looks_up=looks_up)
         )

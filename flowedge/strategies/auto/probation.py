@@ -15,6 +15,8 @@ _LATEST_TOKENS = 256  # drafted, over which an answer is begun by drafting if th
 # Share of the speed of plain decoding that drafting may have, over fewer tokens than that, where it is
 # predicted to be faster.
 _CHANCE = 0.9
+_NEARLY = 0.99  # likewise of lookup, which goes on beside plain decoding in case that the text repeats itself
+_SOME = 1.01  # of the speed of plain decoding, below which drafting gains nothing
 _FASTER = 1.05  # than the way of drafting that is left for another
 _FIRST_PAUSE = 128  # tokens before what was slower is tried again
 _LONGEST_PAUSE = 1024
@@ -26,7 +28,8 @@ class Mode(Enum):
 
     PLAIN = auto()
     ONE = auto()
-    ALL = auto()  # as many segments as the plan has
+    LOOKUP = auto()  # as many segments as the plan has, drafted by lookup alone
+    ALL = auto()  # likewise, drafted by all drafters
 
 
 class DraftingProbation:
@@ -38,6 +41,9 @@ class DraftingProbation:
     are slower then. There plain decoding is measured, where the prediction decides or when the second session
     begins, and the third session begins with a single segment in flight, since several may gain nothing.
 
+    Where models are joined with lookup, lookup alone is tried before plain decoding: it takes no time of the
+    draft node, so that it goes on while it costs next to nothing.
+
     Speeds are kept as multiples of the speed that plain decoding is predicted to have: they stay right where
     a device or a link becomes slower. Plain decoding itself measures neither, so drafting is tried at once
     where its speed changes.
@@ -46,10 +52,10 @@ class DraftingProbation:
         mode: the present one.
     """
 
-    def __init__(self, *, one_host: bool = False) -> None:
-        """`one_host` is as in DraftNodeSpec."""
+    def __init__(self, *, one_host: bool = False, looks_up: bool = False) -> None:
+        """The arguments are as in DraftNodeSpec."""
         self.mode = Mode.ALL
-        self._one_host = one_host
+        self._one_host, self._looks_up = one_host, looks_up
         self._sessions = 0
         self._stages = 1
         self._tokens = 0  # since the mode began
@@ -90,7 +96,7 @@ class DraftingProbation:
         """Take in drawn tokens, and return whether measuring begins anew: another mode, or another pipeline.
 
         Args:
-            predicted: tokens/s of drafting, if all goes well.
+            predicted: tokens/s of drafting with all drafters, if all goes well.
             measured: tokens/s since the mode began, or since the session began.
             plain: predicted tokens/s of plain decoding.
         """
@@ -113,9 +119,9 @@ class DraftingProbation:
         elif self.mode is Mode.ONE and not judged:
             pass  # its tokens come in bursts
         elif not self._goes_on(predicted, measured):
-            following = Mode.ONE if judged and self._may_try_one else Mode.PLAIN
+            following = Mode.ONE if judged and self._may_try_one else self._cheaper
         elif judged:
-            following = self._other_drafting(tokens, measured)
+            following = self._other_drafting(tokens, predicted, measured)
         if following is self.mode:
             return False
         self._enter(following)
@@ -127,6 +133,12 @@ class DraftingProbation:
         tried = {*self._speeds, self.mode}
         may_gain = self._one_host and self._sessions > 1 and self._stages > 1
         return may_gain and Mode.ONE not in tried and {Mode.PLAIN, Mode.ALL} <= self._speeds.keys()
+
+    @property
+    def _cheaper(self) -> Mode:
+        """The mode after one that is too slow."""
+        slower = self._speeds.get(Mode.LOOKUP, 1.0) < _NEARLY * self._speeds.get(Mode.PLAIN, 1.0)
+        return Mode.LOOKUP if self._looks_up and self.mode is not Mode.LOOKUP and not slower else Mode.PLAIN
 
     def _enter(self, mode: Mode) -> None:
         if mode is not Mode.PLAIN:
@@ -151,26 +163,39 @@ class DraftingProbation:
         self._plain_began = self._plain_began or measured
         if not 1 / _CHANGED < measured / self._plain_began < _CHANGED:
             return Mode.ALL
-        drafting = [mode for mode in (Mode.ALL, Mode.ONE) if self._speeds.get(mode, 0.0) > measured]
+        drafting = [
+            mode for mode, speed in self._speeds.items() if mode is not Mode.PLAIN and speed > measured
+        ]
         if drafting:
             return max(drafting, key=lambda mode: self._speeds[mode])
-        if self._tokens < self._pause or predicted <= measured:
+        if self._looks_up and Mode.LOOKUP not in self._speeds:
+            return Mode.LOOKUP
+        if self._tokens < self._pause:
             return Mode.PLAIN
+        if predicted <= measured:
+            return Mode.LOOKUP if self._looks_up else Mode.PLAIN
         return Mode.ONE if Mode.ONE in self._speeds and self._drafted is Mode.ALL else Mode.ALL
 
-    def _other_drafting(self, tokens: int, measured: float) -> Mode:
+    def _other_drafting(self, tokens: int, predicted: float, measured: float) -> Mode:
         """Return the mode to go on with after one that drafts and is faster than plain decoding."""
         mean = self._means.get(self.mode, measured)
         mean += min(tokens / _MEAN_TOKENS, 1.0) * (measured - mean)
         self._means[self.mode] = mean
-        other = Mode.ALL if self.mode is Mode.ONE else Mode.ONE
-        waited = self.mode is Mode.ONE and self._tokens >= self._pause
-        faster = self._means.get(other, 0.0) > _FASTER * mean
-        return other if faster or waited else self.mode
+        fastest = max(self._means, key=lambda mode: self._means[mode])
+        if self._means[fastest] > _FASTER * mean:
+            return fastest
+        waited = self._tokens >= self._pause
+        if self.mode is Mode.ALL:
+            plain = self._speeds.get(Mode.PLAIN, 1.0)
+            gains_nothing = self._looks_up and mean < _SOME * plain
+            return Mode.LOOKUP if gains_nothing and (waited or Mode.LOOKUP not in self._means) else self.mode
+        return Mode.ALL if waited and (self.mode is Mode.ONE or predicted > measured) else self.mode
 
     def _goes_on(self, predicted: float, measured: float) -> bool:
         """Return whether to go on drafting."""
         plain = self._speeds.get(Mode.PLAIN, 1.0)
+        if self.mode is Mode.LOOKUP:
+            return self._measured_tokens < _TRIAL_TOKENS or self._lookup_costs_little(measured, plain)
         enough = _MUCH_FASTER if self._one_host and Mode.PLAIN not in self._speeds else plain
         if self._measured_tokens < _SHORT_TRIAL_TOKENS:
             return predicted > plain
@@ -180,3 +205,8 @@ class DraftingProbation:
             return self._means.get(self.mode, measured) >= enough
         is_predicted = predicted > plain and not self._one_host
         return measured >= (_CHANCE * plain if is_predicted else enough)
+
+    def _lookup_costs_little(self, measured: float, plain: float) -> bool:
+        if self._measured_tokens < _MEAN_TOKENS:
+            return measured >= _CHANCE * plain
+        return self._means.get(self.mode, measured) >= _NEARLY * plain

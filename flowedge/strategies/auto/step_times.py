@@ -68,8 +68,11 @@ class StepTimes:
             self.links.observe(trip.rows, max(trip.seconds - known, 0.0))
 
     def observe_layer(self, layer: Layer, *, of_root: bool) -> None:
-        """Take in the time of a layer; a layer below the root includes the extension by true rows."""
-        if not layer.computed:
+        """Take in the time of a layer; a layer below the root includes the extension by true rows.
+
+        One that includes rows of the prompt tells nothing of those that follow.
+        """
+        if not layer.computed or layer.extends_prompt:
             return
         if of_root:
             self._root_forwards.observe(_ROOT_LAYER, layer.seconds)

@@ -138,8 +138,11 @@ class ReplayDraft(OneByOneExecutor):
     def _grow(self, job: GrowDraft) -> DraftOutcome:
         if self._drafter is None:
             raise BadRequestError("this run has no drafter; use the strategy autoregressive")
-        if job.next_tokens is not None:
+        ahead = 0  # rows that lookup has, and the models have not
+        if job.next_tokens is not None and job.lookup_alone:
+            ahead = len(job.next_tokens)
+        elif job.next_tokens is not None:
             self._extend(job.next_tokens)
         if job.growth != self._growth:
-            self._growth, self._history = job.growth, History(self._rows)
+            self._growth, self._history = job.growth, History(self._rows + ahead)
         return self._drafter.layer(self._history, job)

@@ -53,7 +53,7 @@ class PathDrafter:
         self._live_layers = 0
         self._growth = 0
         self._paths: dict[tuple[int, int, int], int] = {}
-        self._layers: dict[tuple[int, int, tuple[int, ...]], DraftLayer] = {}
+        self._layers: dict[tuple[int, int, bool, tuple[int, ...]], DraftLayer] = {}
         drafter.open(name, len(path.tokens), int(path.tokens[0]), noise, None, earlier)
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class PathDrafter:
     def layer(self, history: History, job: GrowDraft) -> DraftLayer:
         """Return the layer that a job asks for, which is the next of its growth."""
         history.layers.append(job)
-        key = (history.rows, job.width, self._frontier(history, job))
+        key = (history.rows, job.width, job.lookup_alone, self._frontier(history, job))
         known = self._layers.get(key)
         if known is None:
             known = self._layers[key] = self._draft(history)
@@ -90,7 +90,8 @@ class PathDrafter:
         layer: DraftLayer | None = None
         for job in history.layers[self._live_layers :]:
             frontier = Frontier(job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist())
-            (layer,) = self._drafter.grow([GrowRequest(self._name, self._growth, frontier, job.width)])
+            asked = GrowRequest(self._name, self._growth, frontier, job.width, lookup_alone=job.lookup_alone)
+            (layer,) = self._drafter.grow([asked])
         self._live_layers = len(history.layers)
         assert layer is not None
         return layer
