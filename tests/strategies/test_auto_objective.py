@@ -16,7 +16,6 @@ from flowedge.strategies.auto.objective import (
     CycleTimes,
     RowChoice,
     choose_rows,
-    is_worth_waiting,
     nodes_beside,
     nodes_of_forward,
 )
@@ -25,6 +24,7 @@ from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.speed import Speed
 from flowedge.strategies.auto.step_times import StepTimes, TripTimes
 from flowedge.strategies.events import Layer
+from flowedge.strategies.pipeline_steps import is_worth_waiting
 from tests.strategies.auto_scripts import layer_of
 
 HALVING = np.append(1.0, 0.5 ** np.arange(1, 200))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flowedge.strategies.pipeline_steps import PipelineSteps
+import pytest
+
+from flowedge.strategies.pipeline_steps import AwaitedLayer, PipelineSteps
 
 
 @dataclass(eq=False)
@@ -13,6 +15,13 @@ class Stepper:
 
     may_send_segment: bool = True
     awaits_layer: bool = False
+    awaited: AwaitedLayer | None = None
+    sent: float = 1.0
+    next_s: float = 1.0
+
+    def expected(self) -> tuple[float, float]:
+        assert self.may_send_segment, "it is asked where there is something to send"
+        return self.sent, self.next_s
 
 
 def joined(steps: PipelineSteps, count: int, stages: int) -> list[Stepper]:
@@ -52,6 +61,35 @@ def test_a_step_waits_for_a_session_whose_segment_is_drafted():
     assert asked(steps, sessions) == [False, False]
     sessions[0].may_send_segment, sessions[0].awaits_layer = True, False
     assert asked(steps, sessions) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("layers", "sent", "waits"),
+    [
+        ((0.9, 0.9), (0.3, 0.3), True),  # 1.8 tokens 0.8 s earlier, and 0.6 tokens 0.2 s later
+        ((0.9, None), (0.3, 0.3), True),  # for the layer of the other
+        ((0.1, None), (2.0, 2.0), False),
+        ((0.0, 0.0), (0.1, 0.1), False),  # drafting does not limit the speed
+        ((None, None), (0.1, 0.1), False),
+    ],
+)
+def test_a_step_waits_for_layers_that_bring_more_than_its_segments_lose(layers, sent, waits):
+    steps = PipelineSteps()
+    sessions = joined(steps, 2, stages=2)
+    for session, tokens, of_segment in zip(sessions, layers, sent, strict=True):
+        session.awaited = None if tokens is None else AwaitedLayer(0.2, tokens)
+        session.sent = of_segment
+    assert asked(steps, sessions) == [not waits] * 2
+    for session in sessions:
+        session.awaited = None  # the layers have come
+    assert asked(steps, sessions) == [True, True]
+
+
+def test_a_session_alone_decides_for_itself_what_it_waits_for():
+    steps = PipelineSteps()
+    (session,) = joined(steps, 1, stages=1)
+    session.awaited, session.sent = AwaitedLayer(0.2, 5.0), 0.1
+    assert asked(steps, [session]) == [True]
 
 
 def test_a_step_does_not_wait_for_a_session_that_ends():

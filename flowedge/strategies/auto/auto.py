@@ -40,7 +40,7 @@ from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
 from flowedge.strategies.auto.load import RowDemand
 from flowedge.strategies.auto.measured import MeasuredPipeline
-from flowedge.strategies.auto.objective import is_worth_waiting, nodes_beside, nodes_of_forward
+from flowedge.strategies.auto.objective import nodes_beside, nodes_of_forward
 from flowedge.strategies.auto.probation import Mode
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.session_share import SessionShare, choose_for_session
@@ -49,6 +49,7 @@ from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Append, Command, Emit, Grow, Send, Withdraw
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
+from flowedge.strategies.pipeline_steps import AwaitedLayer, is_worth_waiting
 from flowedge.strategies.settings import AutoSettings
 from flowedge.strategies.tree_commands import send_nodes
 
@@ -171,6 +172,29 @@ class Auto(Strategy):
     @property
     def awaits_layer(self) -> bool:
         return self._may_send_another and self._drafting is not None and not self._choose()
+
+    @property
+    def awaited(self) -> AwaitedLayer | None:
+        if self._drafting is None or self._drafted_until <= self.now:
+            return None
+        tokens = self._hit * self._drafted if self._drafting_limits(self._plan.rows.rows) else 0.0
+        return AwaitedLayer(self._drafted_until - self.now, tokens)
+
+    def expected(self) -> tuple[float, float]:
+        chosen = self._choose()
+        sent = float(np.exp(self._candidates.tree.effective_scores()[chosen]).sum())
+        living = self._candidates.living_segments(self._in_flight.returned)
+        is_last = len(living) + 1 >= self._plan.rows.segments
+        interval = float(self._plan.trips.interval[len(chosen) - 1])
+        return sent, max(self._wait, interval, self._in_flight.next_return(self.now) if is_last else 0.0)
+
+    def _drafting_limits(self, rows: int) -> bool:
+        """Return whether drafting may be what limits the speed, beside segments of so many rows.
+
+        Where the stages are the limit, a later segment delays all that follow it.
+        """
+        intervals = self._plan.trips.interval
+        return bool(self._forward_s[0] >= _AS_LONG * intervals[min(rows, len(intervals)) - 1])
 
     def send_step(self) -> Sequence[Send]:
         return [self._send(self._choose())] if self._steps.joins_step(self) else []
@@ -409,21 +433,16 @@ class Auto(Strategy):
         layer_s = self._drafted_until - self.now if self._drafting is not None else 0.0
         if 0 < layer_s <= wait or 0 < wait >= returns:
             return True
-        return layer_s > 0 and self._waits_for_layer(layer_s, wait, returns)
+        return layer_s > 0 and self._waits_for_layer(layer_s)
 
-    def _waits_for_layer(self, layer_s: float, wait: float, returns: float) -> bool:
+    def _waits_for_layer(self, layer_s: float) -> bool:
         """Return whether the layer that is drafted is worth more than what could be sent before it comes."""
-        candidates, plan, chosen = self._candidates, self._plan, self._choose()
-        if plan.rows.segments == 1 or not self._load.alone or not chosen:
+        chosen = self._choose()
+        if self._plan.rows.segments == 1 or not self._load.alone or not chosen:
             return False
-        interval = float(plan.trips.interval[len(chosen) - 1])
-        # Where the stages are the limit, a later segment delays all that follow it.
-        if self._forward_s[0] < _AS_LONG * interval:
-            return False
-        is_last = len(candidates.living_segments(self._in_flight.returned)) + 1 >= plan.rows.segments
-        next_s = max(wait, interval, returns if is_last else 0.0)
-        sent = float(np.exp(candidates.tree.effective_scores()[chosen]).sum())
-        return is_worth_waiting(layer_s, self._hit * self._drafted, sent, next_s)
+        return self._drafting_limits(len(chosen)) and is_worth_waiting(
+            layer_s, self._hit * self._drafted, *self.expected()
+        )
 
     def _send(self, nodes: Sequence[int]) -> Send:
         # All rows of a tree are below its root: when the root is sent, nothing that lives is in flight.

@@ -189,17 +189,3 @@ def nodes_beside(probabilities: FloatArray, added_s: FloatArray, hit: float, tok
     values = hit * np.cumsum(probabilities) - tokens_per_s * added_s
     best = int(np.argmax(values))
     return best + 1 if values[best] > 0 else 0
-
-
-def is_worth_waiting(layer_s: float, drafted: float, sent: float, next_s: float) -> bool:
-    """Return whether a segment waits for the layer that is being drafted.
-
-    Waiting delays the rows that could be sent now until the layer comes. It brings the layer's nodes forward
-    to this segment, from the next one.
-
-    Args:
-        layer_s: time until the layer comes.
-        drafted: expected tokens among the layer's nodes; sent: among the rows that could be sent now.
-        next_s: time until the next segment may leave, if this one leaves now.
-    """
-    return drafted * (next_s - layer_s) >= sent * layer_s

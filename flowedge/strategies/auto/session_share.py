@@ -13,6 +13,10 @@ from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
 from flowedge.strategies.auto.step_times import StepTimes, TripTimes
 from flowedge.strategies.settings import AutoSettings
 
+# Sessions that share a pipeline send together. Few of them leave stages idle from a step's return to the next
+# step, in which rows cost less than they would delay one session; so many pay the whole price.
+_PRICED_WHOLE = 16
+_LEAST_PRICE = 0.25
 _BATCH_ROWS = 512  # most rows of a batch that a plan considers
 
 
@@ -64,7 +68,7 @@ def choose_for_session(
     returned = np.maximum(trips.trip + verify_s, 1e-9)
     seconds = CycleTimes(returned, trips.interval, verify_s + times.forwards(1)[0])
     segments = seconds.segments(stages) if stages else 1
-    plan = choose_rows(probabilities, seconds, segments, hit, settings.row_price)
+    plan = choose_rows(probabilities, seconds, segments, hit, settings.row_price * _price_share(load))
     share = load.share_of(demand, probabilities, plan.rows, plan.segments)
     behind = slice(min(share.others, most - own), None)
     return SessionShare(
@@ -73,3 +77,7 @@ def choose_for_session(
         TripTimes(*(part[behind][:own] for part in (trips.trip, trips.first, trips.interval, trips.rest))),
         float(returned[0]),
     )
+
+
+def _price_share(load: PipelineLoad) -> float:
+    return min(max(load.sessions / _PRICED_WHOLE, _LEAST_PRICE), 1.0) if load.shared else 1.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
 from flowedge.strategies.commands import Command, Grow, Send
 from flowedge.strategies.events import Prefilled, Returned, StrategyEvent, Verified
-from flowedge.strategies.pipeline_steps import PipelineSteps
+from flowedge.strategies.pipeline_steps import AwaitedLayer, PipelineSteps
 from flowedge.strategies.published.stepwise import LevelBatchSettings, LevelByLevel
 
 
@@ -57,6 +58,13 @@ class SpecPipeDB(LevelByLevel):
         if self._drafts.tree.num_sent >= self.settings.max_draft_rows:
             return False
         return not self._gate.may_send if self._has_level else self._drafting
+
+    @property
+    def awaited(self) -> AwaitedLayer | None:
+        return None
+
+    def expected(self) -> tuple[float, float]:
+        return math.inf, 0.0  # its levels wait for no other session's layer
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
         match event:
