@@ -25,6 +25,8 @@ from flowedge.models.lm_head import LMHead, load_embedding
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import load_blocks, virtual_pipeline
 from flowedge.planning.virtual_pipeline import Costs, ExpressDelay, TimedOutput, VirtualPipeline
+from flowedge.strategies.auto.measured import MeasuredPipeline
+from flowedge.strategies.auto.probation import DraftingProbation, Mode
 from flowedge.text.grammar_compiler import GrammarCompiler
 from flowedge.text.tokenizer import StreamDecoder, encode_chat
 from tests.drafting.made_drafters import small_config
@@ -120,6 +122,24 @@ def drafter_of(pair: Pair, names: str) -> Drafter:
 def expected(prompt: tuple[int, ...], sampling: SamplingParams, count: int, quant: str) -> tuple[int, ...]:
     """Return the tokens that the plain model generates, by transformers' own generate."""
     return tuple(reference(quant).generate(prompt, sampling, count, frozenset()).token_ids)
+
+
+class Restless(DraftingProbation):
+    """Takes another mode after every few tokens, whatever was measured."""
+
+    calls = 0
+
+    def decide(self, *_: float) -> bool:
+        self.calls += 1
+        self.mode = (Mode.ALL, Mode.LOOKUP, Mode.PLAIN, Mode.LOOKUP, Mode.ALL)[self.calls // 2 % 5]
+        return True
+
+
+def restless_pipeline() -> MeasuredPipeline:
+    """What sessions share that go from mode to mode, lookup alone among them."""
+    measured = MeasuredPipeline(looks_up=True)
+    measured.trials[True] = measured.trials[False] = Restless()
+    return measured
 
 
 def outputs_of(pipeline: VirtualPipeline, session: str) -> list[TimedOutput]:

@@ -38,12 +38,11 @@ from flowedge.models.quant.quantize import quantize_block
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import load_blocks, virtual_pipeline
 from flowedge.strategies.auto.measured import MeasuredPipeline
-from flowedge.strategies.auto.probation import DraftingProbation, Mode
 from flowedge.strategies.registry import STRATEGIES
 from tests.engine.histories import NoText
 from tests.equality.conftest import SMALL_PROMPT as PROMPT
 from tests.equality.conftest import SMALL_VOCAB as VOCAB
-from tests.equality.conftest import finished, random_config, token_ids
+from tests.equality.conftest import finished, random_config, restless_pipeline, token_ids
 from tests.support.breadth import dealt, dealt_thinly, thinnest
 from tests.support.seams import share_measurements
 
@@ -171,21 +170,11 @@ def test_every_strategy_with_every_drafter(models: Models, strategy: str, kind: 
             assert sum(rounds) > 2 * len(rounds), "a drafter that is the target is right in all it proposes"
 
 
-class Restless(DraftingProbation):
-    """Takes another mode after every few tokens, whatever was measured."""
-
-    def decide(self, *_: float) -> bool:
-        self.calls = vars(self).get("calls", 0) + 1
-        self.mode = (Mode.ALL, Mode.LOOKUP, Mode.PLAIN, Mode.LOOKUP, Mode.ALL)[self.calls // 2 % 5]
-        return True
-
-
 @pytest.mark.parametrize("kind", ["eagle+recall+ngram", "lm+eagle+ngram"])
 def test_drafting_by_lookup_alone_and_by_all_in_turns(models: Models, kind: str) -> None:
     for sampling, expected in zip(SAMPLINGS, models.expected, strict=True):
-        measured = MeasuredPipeline(looks_up=True)
-        measured.trials[sampling.temperature == 0] = Restless()
-        tokens, end = generate(models, DRAFTERS[kind](models), "auto", PROMPT, sampling, measured=measured)
+        drafter = DRAFTERS[kind](models)
+        tokens, end = generate(models, drafter, "auto", PROMPT, sampling, measured=restless_pipeline())
         assert tokens == expected
         assert end.counters.draft_layers > 0
 

@@ -31,6 +31,7 @@ from tests.equality.conftest import (
     finished,
     outputs_of,
     reference,
+    restless_pipeline,
     text_of,
     token_ids,
 )
@@ -38,6 +39,7 @@ from tests.equality.test_mixed_sessions import check_answers, run_together
 from tests.support.breadth import dealt, dealt_thinly, diagonal, thinnest
 from tests.support.mixed_sessions import mixed_sessions
 from tests.support.ruled_reference import llguidance_matcher, ruled_answer
+from tests.support.seams import share_measurements
 
 pytestmark = pytest.mark.slow
 EOS = frozenset({1})
@@ -304,6 +306,16 @@ class Forwards:
     def grow(self, requests):
         self.count += any(request.frontier.nodes for request in requests)
         return self._drafter.grow(requests)
+
+
+@pytest.mark.parametrize("rules_name", ["schema", "regex", "all"])
+def test_lookup_alone_and_all_drafters_in_turns(pair: Pair, rules_name: str) -> None:
+    own = replace(pair, drafter=drafter_of(pair, "bundled+ngram"))
+    prompt, sampling, rules = pair.prompt(90), SAMPLINGS["greedy"], RULES[rules_name]
+    pipeline = own.pipeline([3, 5])
+    share_measurements(pipeline.draft_node, restless_pipeline())
+    outputs = pipeline.generate(asked(prompt, sampling, "auto", rules))
+    assert token_ids(outputs) == ruled(pair, prompt, sampling, TOKENS, rules)[0]
 
 
 @pytest.mark.parametrize("names", ["bundled", "bundled-small"])

@@ -39,6 +39,8 @@ class _Draft:
         nodes: the name of each node's parent and the node's token.
         deferred: nodes that the drafter has not computed; in the order in which they were asked for.
         waiting: true rows that the drafter has not been given.
+        for_lookup: the tokens after those that its next request has, in a growth that asks lookup alone; None
+            where it has had them.
     """
 
     growth: int | None = None
@@ -46,6 +48,7 @@ class _Draft:
     nodes: dict[int, tuple[int, int]] = field(default_factory=dict)
     deferred: list[int] = field(default_factory=list)
     waiting: list[TrueRows] = field(default_factory=list)
+    for_lookup: IntArray | None = None
 
     def path_to(self, node: int) -> list[int]:
         """Return the tokens below the root, up to a node."""
@@ -145,6 +148,7 @@ class RuledDrafts:
         if draft is None:
             return
         if plan.request is not None:
+            draft.for_lookup = None
             if not plan.request.lookup_alone:
                 draft.waiting.clear()
             computed = set(plan.request.frontier.nodes)
@@ -168,7 +172,7 @@ class RuledDrafts:
             draft.root = job.path
         if job.growth != draft.growth:
             draft.growth = job.growth
-            draft.nodes, draft.deferred = {}, []
+            draft.nodes, draft.deferred, draft.for_lookup = {}, [], None
         for node, parent, token in zip(
             job.nodes.tolist(), job.parents.tolist(), job.tokens.tolist(), strict=True
         ):
@@ -179,6 +183,11 @@ class RuledDrafts:
         return draft
 
     def _plan_layer(self, job: GrowDraft, draft: _Draft) -> DraftPlan:
+        waiting = list(draft.waiting)
+        if job.next_tokens is not None:
+            waiting.append((job.features, job.next_tokens))
+            if job.lookup_alone:
+                draft.for_lookup = np.concatenate([tokens for _, tokens in waiting])
         known: list[Children | None] = []
         added = []
         forced = 0
@@ -199,12 +208,9 @@ class RuledDrafts:
         frontier = Frontier(
             nodes, [parent for parent, _ in above_and_token], [token for _, token in above_and_token]
         )
-        waiting = list(draft.waiting)
-        if job.next_tokens is not None:
-            waiting.append((job.features, job.next_tokens))
-            if job.lookup_alone:
-                waiting = [(None, tokens) for _, tokens in waiting]
-        rows: tuple[Payload | None, IntArray | None] = _joined(waiting) if waiting else (None, None)
+        rows: tuple[Payload | None, IntArray | None] = (None, draft.for_lookup)
+        if waiting and not job.lookup_alone:
+            rows = _joined(waiting)
         changes = np.zeros((len(nodes), self._vocab_size), dtype=np.float32)
         changes[len(above) :] = added
         request = GrowRequest(
