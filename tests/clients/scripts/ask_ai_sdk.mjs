@@ -13,7 +13,7 @@ const compatible = createOpenAICompatible({
   name: "flowedge", baseURL, includeUsage: true, supportsStructuredOutputs: true,
 });
 const ticket = z.object({ area: z.enum(["kitchen", "garden", "cellar"]), urgent: z.boolean() });
-const asked = { prompt: "What does len do?", maxOutputTokens: 24, temperature: 0, maxRetries: 0 };
+const asked = { prompt: "What is a list in Python?", maxOutputTokens: 24, temperature: 0, maxRetries: 0 };
 
 for (const model of [compatible(MODEL), openai.chat(MODEL), openai.responses(MODEL)]) {
   const whole = await generateText({ model, ...asked });

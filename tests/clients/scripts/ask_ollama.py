@@ -7,7 +7,7 @@ from ollama import Client, ResponseError
 
 MODEL = os.environ["CLIENT_MODEL"]
 client = Client(os.environ["CLIENT_URL"])
-question = [{"role": "user", "content": "What does len do?"}]
+question = [{"role": "user", "content": "Write a story about a farmer and his hens."}]
 options = {"num_predict": 24, "seed": 3, "temperature": 0.8}
 SCHEMA = {
     "type": "object",

@@ -22,10 +22,10 @@ class Ticket(BaseModel):
 async def ask(model: OpenAIChatModel | OpenAIResponsesModel) -> None:
     """Ask for texts and objects by one of OpenAI's endpoints."""
     agent = Agent(model, model_settings={**settings, "max_tokens": 24})
-    first = await agent.run("What does len do?")
+    first = await agent.run("What is a list in Python?")
     assert first.output
     assert first.usage.output_tokens == 24
-    async with agent.run_stream("What does len do?") as streamed:
+    async with agent.run_stream("What is a list in Python?") as streamed:
         text = "".join([part async for part in streamed.stream_text(delta=True)])
     assert text == first.output
     again = await agent.run("And for a list?", message_history=first.all_messages())
