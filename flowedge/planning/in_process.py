@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import accumulate, pairwise
 
 import torch
@@ -29,8 +28,6 @@ from flowedge.models.language_model import LanguageModel
 from flowedge.models.lm_head import LMHead
 from flowedge.models.taps import retained_values
 from flowedge.planning.virtual_pipeline import Costs, ExpressDelay, VirtualObserver, VirtualPipeline
-from flowedge.strategies.auto.measured import MeasuredPipeline
-from flowedge.strategies.registry import session_strategy
 from flowedge.text.grammar_compiler import GrammarCompiler
 
 
@@ -157,7 +154,7 @@ def machine_pipeline(
     node = DraftNode(
         "d0",
         spec,
-        partial(session_strategy, measured=MeasuredPipeline(one_host=spec.one_host, looks_up=spec.looks_up)),
+        spec.session_strategies(),
         make_text,
         limits,
     )

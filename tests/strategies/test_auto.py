@@ -122,9 +122,9 @@ def test_with_one_segment_in_flight_nothing_follows_it_and_its_times_are_its_own
     assert len(script.sends) == 1
     script.verified([5], 1, PipelineTrip(1, 0.2, (StageTime(1, 0.1),) * 2))
     assert len(script.sends) == 2
-    assert measured.alone.trips(1).trip[0] == pytest.approx(0.2)
-    assert measured.times.trips(40).trip[39] == pytest.approx(2.0), "as in the prompt's trip"
-    assert measured.times.trips(1).trip[0] > 1, "which the fifth of a second has not changed"
+    assert measured.times[Mode.ONE].trips(1).trip[0] == pytest.approx(0.2)
+    assert measured.times[Mode.ALL].trips(40).trip[39] == pytest.approx(2.0), "as in the prompt's trip"
+    assert measured.times[Mode.ALL].trips(1).trip[0] > 1, "which the fifth of a second has not changed"
 
 
 def test_lookup_alone_is_asked_below_a_root_of_its_own_and_its_times_are_its_own():
@@ -143,8 +143,8 @@ def test_lookup_alone_is_asked_below_a_root_of_its_own_and_its_times_are_its_own
     script.now = 12.0
     script.verified(script.in_flight[0][:1], 4)
     assert script.grow.nodes == (0,) and not script.grow.lookup_alone, "the models have no row of that tree"
-    assert measured.looking_up.root_forward == pytest.approx(0.5)
-    assert measured.times.root_forward < 0.1
+    assert measured.times[Mode.LOOKUP].root_forward == pytest.approx(0.5)
+    assert measured.times[Mode.ALL].root_forward < 0.1
 
 
 def test_a_layer_that_comes_too_late_tells_how_long_it_took():

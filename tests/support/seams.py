@@ -111,7 +111,7 @@ def draft_tree(strategy: Strategy) -> DraftTree:
 
 def planned_segments(strategy: Auto) -> int:
     """Return how many segments `auto` plans to have in flight: more than one a stage over slow links."""
-    return strategy._plan.rows.segments
+    return strategy._next.plan.rows.segments
 
 
 def base_growth(strategy: Strategy) -> Any:

@@ -27,7 +27,7 @@ from flowedge.drafting.suffix_index import MAX_N, TOKEN_BYTES, SuffixIndex
 from flowedge.models.taps import Taps
 
 MIN_N = 1
-_LEAST_SHARE = 1e-6
+_LEAST_SHARE = 1e-6  # of matches that are copies: whatever the odds, its logarithm stays finite
 
 Gram = tuple[int, ...]
 

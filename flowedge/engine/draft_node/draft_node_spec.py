@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from flowedge.core.errors import BadRequestError, ContextLengthError
 from flowedge.core.pipeline_config import DRAFT_NODE, VerificationPlace
 from flowedge.core.request import Request
+from flowedge.strategies.auto.measured import MeasuredPipeline
+from flowedge.strategies.base import Strategy
+from flowedge.strategies.registry import session_strategy
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,11 @@ class DraftNodeSpec:
     whole_prefixes: bool = False
     one_host: bool = False
     least_prefix: int = 16
+
+    def session_strategies(self) -> Callable[[Request], Strategy]:
+        """Return what makes the strategy of each session of a pipeline, which share what they measure."""
+        measured = MeasuredPipeline(one_host=self.one_host, looks_up=self.looks_up)
+        return partial(session_strategy, measured=measured)
 
     def sequence_rows(self, request: Request) -> int:
         """Return the tokens of a request's prompt and answer together.

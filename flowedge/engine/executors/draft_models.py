@@ -35,8 +35,6 @@ from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.taps import Taps, row_width
 from flowedge.models.token_table import table_bytes
-from flowedge.strategies.auto.measured import MeasuredPipeline
-from flowedge.strategies.registry import session_strategy
 from flowedge.text.grammar_compiler import GrammarCompiler
 from flowedge.text.template_tools import capabilities_of
 from flowedge.text.token_bytes import TokenBytes
@@ -217,9 +215,7 @@ class DraftModels:
         return DraftNode(
             device,
             spec,
-            partial(
-                session_strategy, measured=MeasuredPipeline(one_host=spec.one_host, looks_up=spec.looks_up)
-            ),
+            spec.session_strategies(),
             partial(StreamDecoder, self.tokenizer),  # which holds no weights, as `self` would
             limits,
         )

@@ -38,29 +38,27 @@ from flowedge.core.tree import ROOT, UNSENT
 from flowedge.protocol.pipeline_ledger import PipelineTrip
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
 from flowedge.strategies.auto.candidate_tree import CandidateTree
+from flowedge.strategies.auto.layer_under_way import LayerUnderWay
 from flowedge.strategies.auto.load import RowDemand
 from flowedge.strategies.auto.measured import MeasuredPipeline
+from flowedge.strategies.auto.next_segment import NextSegment
 from flowedge.strategies.auto.objective import nodes_beside, nodes_of_forward
 from flowedge.strategies.auto.probation import Mode
 from flowedge.strategies.auto.segments_in_flight import SegmentsInFlight
-from flowedge.strategies.auto.session_share import SessionShare, choose_for_session
+from flowedge.strategies.auto.session_share import choose_for_session
 from flowedge.strategies.auto.speed import Speed
 from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.base import Strategy
 from flowedge.strategies.commands import Append, Command, Emit, Grow, Send, Withdraw
 from flowedge.strategies.events import CreditGranted, Layer, Prefilled, Returned, StrategyEvent, Verified
-from flowedge.strategies.pipeline_steps import AwaitedLayer, is_worth_waiting
+from flowedge.strategies.pipeline_steps import AwaitedLayer
 from flowedge.strategies.settings import AutoSettings
 from flowedge.strategies.tree_commands import send_nodes
 
 _FADE = 0.9  # weight of the former tree in the mean of trees
-_HIT_FADE = 0.95
-_PRIOR_HIT = 0.8
 _PRIOR_CHILD = 0.65  # of a request's first trees: probability of the i-th node behind the root is this over i
-_ROWS_UNMEASURED = 4  # most rows of a segment until it is known what a single row takes
 _PLANS_AT_FIRST = 16  # verifications, in a session, after each of which rows are planned anew
 _PLANS_APART = 4  # verifications after that
-_AS_LONG = 0.75  # share of a stage's time from which a forward of the drafter may be what limits the speed
 _LEAST_TOKENS = 2  # drawn between two growths from the root
 
 
@@ -72,9 +70,7 @@ class Auto(Strategy):
 
     # Known when the prompt has passed the pipeline.
     _stages: int
-    _plan: SessionShare
     _predicted: float  # tokens/s with all drafters
-    _forward_s: FloatArray  # of forwards of the drafter, by nodes
     _changes: int  # of the times, when the plan was made
 
     def __init__(
@@ -106,25 +102,22 @@ class Auto(Strategy):
         self._trial = pipeline.trials[greedy]
         self._mode = Mode.ALL  # as the trial said when tokens were last drawn here; other sessions change it
         self._alone = True  # whether no other session has been open beside it
-        self._hit = _PRIOR_HIT  # probability that a drawn token is a proposal below its node
         self._credits = 0
         self._verified = 0
         self._looks_up = False  # whether the growth has lookup alone asked
-        self._drafting: Grow | None = None
-        self._drafted = 0.0  # expected tokens among the nodes that are drafted
-        self._drafted_until = 0.0
+        self._layer = LayerUnderWay()
+        self._next = NextSegment(settings, self._candidates, self._in_flight, self._layer, pipeline.load)
         self._layer_at: float | None = None  # when the last layer came, if nothing but a forward followed
         self._grown_at = 0.0  # when the growth began
         self._tokens = 0  # drawn since
         self._committed = False  # whether the root is in flight as a committed row
-        self._chosen: list[int] | None = None  # nodes of the next segment, while they stay the same
 
     @property
     def plain_tokens_per_s(self) -> float:
         return self._trial.plain_tokens_per_s
 
     def handle(self, event: StrategyEvent) -> Sequence[Command]:
-        self._chosen = None
+        self._next.change()
         layer_at, self._layer_at = self._layer_at, None
         match event:
             case Prefilled():
@@ -134,12 +127,12 @@ class Auto(Strategy):
                 self._observe_layer(event)
                 if layer_at is not None and event.computed and self._load.alone:
                     self._times.observe_handling(self.now - layer_at - event.seconds)
-                if not self._forward_s[0]:
-                    self._forward_s = self._times.forwards(self._settings.draft_nodes)
-                self._drafting, self._drafted_until = None, self.now
+                if not self._next.forward_s[0]:
+                    self._next.learn_forwards()
+                self._layer.end(self.now)
                 self._candidates.take(event)
                 commands = self._proceed()
-                self._layer_at = self.now if self._drafting is not None else None
+                self._layer_at = self.now if self._layer.grow is not None else None
                 return commands
             case Verified():
                 self._times.observe_verification(event)
@@ -167,37 +160,21 @@ class Auto(Strategy):
 
     @property
     def may_send_segment(self) -> bool:
-        return self._may_send_another and not self._waits() and bool(self._choose())
+        return self._may_send_another and not self._next.waits(self.now) and bool(self._next.nodes(self.now))
 
     @property
     def awaits_layer(self) -> bool:
-        return self._may_send_another and self._drafting is not None and not self._choose()
+        return self._may_send_another and self._layer.grow is not None and not self._next.nodes(self.now)
 
     @property
     def awaited(self) -> AwaitedLayer | None:
-        if self._drafting is None or self._drafted_until <= self.now:
-            return None
-        tokens = self._hit * self._drafted if self._drafting_limits(self._plan.rows.rows) else 0.0
-        return AwaitedLayer(self._drafted_until - self.now, tokens)
+        return self._next.awaited(self.now)
 
     def expected(self) -> tuple[float, float]:
-        chosen = self._choose()
-        sent = float(np.exp(self._candidates.tree.effective_scores()[chosen]).sum())
-        living = self._candidates.living_segments(self._in_flight.returned)
-        is_last = len(living) + 1 >= self._plan.rows.segments
-        interval = float(self._plan.trips.interval[len(chosen) - 1])
-        return sent, max(self._wait, interval, self._in_flight.next_return(self.now) if is_last else 0.0)
-
-    def _drafting_limits(self, rows: int) -> bool:
-        """Return whether drafting may be what limits the speed, beside segments of so many rows.
-
-        Where the stages are the limit, a later segment delays all that follow it.
-        """
-        intervals = self._plan.trips.interval
-        return bool(self._forward_s[0] >= _AS_LONG * intervals[min(rows, len(intervals)) - 1])
+        return self._next.expected(self.now)
 
     def send_step(self) -> Sequence[Send]:
-        return [self._send(self._choose())] if self._steps.joins_step(self) else []
+        return [self._send(self._next.nodes(self.now))] if self._steps.joins_step(self) else []
 
     def join_draft(self, nodes: int) -> Grow | None:
         probabilities = self._undrafted()
@@ -206,7 +183,7 @@ class Auto(Strategy):
             return None
         forward_s = self._times.forwards(nodes + len(probabilities))
         added_s = forward_s[nodes:] - forward_s[nodes - 1]
-        count = nodes_beside(probabilities, added_s, self._hit, self._load.tokens_per_s)
+        count = nodes_beside(probabilities, added_s, self._candidates.hit, self._load.tokens_per_s)
         return self._draft(probabilities[:count], float(forward_s[nodes + count - 1])) if count else None
 
     def _begin(self, event: Prefilled) -> None:
@@ -220,18 +197,18 @@ class Auto(Strategy):
         if self._alone:
             self._trial.begin(event.stages)
             self._mode = self._trial.mode
-        for times in (self._measured.times, self._measured.alone, self._measured.looking_up):
+        for times in self._measured.times.values():
             times.begin(event.stages)
             for trip in event.trips:
                 times.observe_trip(trip)
             times.verifications.observe(1, event.verify_s)
         self._candidates.restart(event.token, event.context)
         self._replan()
-        self._demand.speed = Speed(1 / self._plan.returned, self.now)
+        self._demand.speed = Speed(1 / self._next.plan.returned, self.now)
         self._decide(0)
 
     def _observe_layer(self, layer: Layer) -> None:
-        times = self._measured.looking_up if layer.lookup_alone else self._times
+        times = self._measured.times[Mode.LOOKUP] if layer.lookup_alone else self._times
         times.observe_layer(layer, of_root=layer.nodes == (ROOT,))
 
     def _take_back(self, trip: PipelineTrip | None) -> None:
@@ -252,12 +229,9 @@ class Auto(Strategy):
         """Move the root to the drawn token."""
         candidates = self._candidates
         if not event.drafting:
-            self._drafted_until = self.now
+            self._layer.until = self.now
         withdrawn = [] if event.drafting else self._withdraw()
-        was_drafted = bool(candidates.computed[candidates.tree.node_of_row(event.accepted[-1])])
         emit, accept = candidates.advance(event)
-        if was_drafted:
-            self._hit = _HIT_FADE * self._hit + (1 - _HIT_FADE) * (not accept.ends_round)
         if accept.root is None:
             self._in_flight.all_died(self.now)
             self._steps.flush(self)
@@ -276,10 +250,10 @@ class Auto(Strategy):
 
     def _withdraw(self) -> list[Command]:
         """Take back the layer that was asked for, if any."""
-        if self._drafting is None:
+        if self._layer.grow is None:
             return []
-        self._candidates.withdraw(self._drafting)
-        self._drafting = None
+        self._candidates.withdraw(self._layer.grow)
+        self._layer.grow = None
         return [Withdraw()]
 
     def _observe_tree(self) -> None:
@@ -297,7 +271,7 @@ class Auto(Strategy):
         self._decide(tokens)
 
     def _decide(self, tokens: int) -> None:
-        plain, speed = 1 / self._plan.returned, self._demand.speed
+        plain, speed = 1 / self._next.plan.returned, self._demand.speed
         # What is measured beside others says nothing of a session alone.
         self._alone = self._alone and self._load.alone
         anew = self._alone and self._trial.decide(tokens, self._predicted, speed.tokens_per_s, plain)
@@ -309,37 +283,20 @@ class Auto(Strategy):
 
     @property
     def _times(self) -> StepTimes:
-        match self._mode:
-            case Mode.ONE:
-                return self._measured.alone
-            case Mode.LOOKUP:
-                return self._measured.looking_up
-            case _:
-                return self._measured.times
-
-    @property
-    def _takes_another(self) -> bool:
-        """Whether another segment may be in flight; those whose rows have died delay nobody."""
-        living = self._candidates.living_segments(self._in_flight.returned)
-        return len(living) < self._plan.rows.segments
-
-    @property
-    def _wait(self) -> float:
-        """How long a segment would wait in the pipeline, if it were sent now."""
-        return self._in_flight.wait(self.now, self._plan.trips, self._plan.rows.rows)
+        return self._measured.times[Mode.ALL if self._mode is Mode.PLAIN else self._mode]
 
     def _replan(self) -> None:
         times, settings = self._times, self._settings
         stages = 0 if self._mode is Mode.ONE else self._stages
-        self._forward_s, self._changes = times.forwards(settings.draft_nodes), times.changes
-        self._plan = choose_for_session(self._demand, self._load, times, stages, self._hit, settings)
-        of_all = self._plan
+        hit = self._candidates.hit
+        plan = of_all = choose_for_session(self._demand, self._load, times, stages, hit, settings)
         if self._mode is Mode.LOOKUP:
             of_all = choose_for_session(
-                self._demand, self._load, self._measured.times, stages, self._hit, settings
+                self._demand, self._load, self._measured.times[Mode.ALL], stages, hit, settings
             )
-        self._predicted = of_all.rows.tokens_per_s
-        self._steps.allow(max(self._stages, self._plan.rows.segments))
+        self._predicted, self._changes = of_all.rows.tokens_per_s, times.changes
+        self._next.replan(plan, times)
+        self._steps.allow(max(self._stages, plan.rows.segments))
 
     def _grows_anew(self) -> bool:
         """Return whether to draft from the root again, with the target's true features.
@@ -350,7 +307,7 @@ class Auto(Strategy):
         if self._is_of_another_mode:
             return True
         levels = int(self._candidates.tree.depths.max()) + 1
-        again_s = self._times.root_forward + (levels - 1) * float(self._forward_s[0])
+        again_s = self._times.root_forward + (levels - 1) * float(self._next.forward_s[0])
         return (
             self._tokens >= _LEAST_TOKENS
             and self.now - self._grown_at >= self._settings.regrow_share * again_s
@@ -383,7 +340,7 @@ class Auto(Strategy):
         # Nothing is sent before there are proposals below the root, however small a tree may be.
         has_room = len(candidates.tree) < settings.max_nodes or not candidates.drafted_layers
         if (
-            self._drafting is not None
+            self._layer.grow is not None
             or not has_room
             or (candidates.drafted[ROOT] and self._is_of_another_mode)
         ):
@@ -395,16 +352,18 @@ class Auto(Strategy):
         if not len(probabilities):
             return None
         # The first root shows what a single row takes: a draft node that drafts all the time may lengthen it.
-        if len(self._in_flight) and not self._single_measured:
+        if len(self._in_flight) and not self._next.single_measured:
             return None
         of_root = not candidates.drafted[ROOT]
-        forward_s = np.array([self._times.root_forward]) if of_root else self._forward_s[: len(probabilities)]
+        forward_s = (
+            np.array([self._times.root_forward]) if of_root else self._next.forward_s[: len(probabilities)]
+        )
         returns, speed = self._in_flight.next_return(self.now), self._load.tokens_per_s
-        slack = min(returns, self._wait) if self._takes_another else returns
+        slack = min(returns, self._next.wait(self.now)) if self._next.takes_another else returns
         # With a single segment in flight, what is drafted is for the root that follows, whichever it is.
-        plan = self._plan.rows
+        plan = self._next.plan.rows
         rows = plan.rows * plan.segments if plan.segments > 1 else len(probabilities)
-        count, tokens = nodes_of_forward(probabilities, forward_s, slack, self._hit, speed, rows)
+        count, tokens = nodes_of_forward(probabilities, forward_s, slack, self._candidates.hit, speed, rows)
         late_s = max(float(forward_s[count - 1]) - returns, 0.0)
         if tokens < speed * late_s and len(self._in_flight) and candidates.drafted_layers:
             return None
@@ -415,34 +374,17 @@ class Auto(Strategy):
 
     def _draft(self, probabilities: FloatArray, seconds: float) -> Grow | None:
         """Have the likeliest nodes, of these probabilities [n], drafted in a forward of this time."""
-        self._chosen = None
-        self._drafted = float(probabilities.sum())
+        self._next.change()
         grow = self._candidates.grow_likeliest(len(probabilities))
-        self._drafting = replace(grow, lookup_alone=True) if grow and self._looks_up else grow
-        self._drafted_until = max(self.now, self._drafted_until) + seconds
-        return self._drafting
+        if grow is not None and self._looks_up:
+            grow = replace(grow, lookup_alone=True)
+        self._layer.begin(grow, float(probabilities.sum()), self.now, seconds)
+        return grow
 
     @property
     def _may_send_another(self) -> bool:
         """Whether another segment may be sent."""
-        return self._mode is not Mode.PLAIN and self._credits > 0 and self._takes_another
-
-    def _waits(self) -> bool:
-        """Return whether news comes while another segment would wait, or is worth waiting for."""
-        wait, returns = self._wait, self._in_flight.next_return(self.now)
-        layer_s = self._drafted_until - self.now if self._drafting is not None else 0.0
-        if 0 < layer_s <= wait or 0 < wait >= returns:
-            return True
-        return layer_s > 0 and self._waits_for_layer(layer_s)
-
-    def _waits_for_layer(self, layer_s: float) -> bool:
-        """Return whether the layer that is drafted is worth more than what could be sent before it comes."""
-        chosen = self._choose()
-        if self._plan.rows.segments == 1 or not self._load.alone or not chosen:
-            return False
-        return self._drafting_limits(len(chosen)) and is_worth_waiting(
-            layer_s, self._hit * self._drafted, *self.expected()
-        )
+        return self._mode is not Mode.PLAIN and self._credits > 0 and self._next.takes_another
 
     def _send(self, nodes: Sequence[int]) -> Send:
         # All rows of a tree are below its root: when the root is sent, nothing that lives is in flight.
@@ -451,42 +393,6 @@ class Auto(Strategy):
         return send_nodes(self._candidates.tree, nodes)
 
     def _depart(self, rows: int, *, in_step: bool = True) -> None:
-        self._chosen = None
+        self._next.change()
         self._credits -= 1
-        self._in_flight.send(self.now, self._plan.trips, rows, in_step=in_step)
-
-    def _choose(self) -> list[int]:
-        """Return the nodes of the next segment; none where nothing is worth sending."""
-        if self._chosen is None:
-            self._chosen = self._choose_anew()
-        return self._chosen
-
-    def _choose_anew(self) -> list[int]:
-        settings, tree = self._settings, self._candidates.tree
-        single = self._plan.rows.rows == 1 and not self._load.shared
-        if tree.rows[ROOT] == UNSENT:
-            # The first root of a request goes alone to show what a single row takes.
-            if single or not self._single_measured:
-                return [ROOT]
-            if not self._candidates.drafted_layers:
-                return [ROOT] if self._root_goes_alone() else []
-        most = settings.segment_rows if self._single_measured else _ROWS_UNMEASURED
-        room = settings.max_draft_rows - tree.num_sent
-        best = tree.best_unsent(min(1 if single else most, settings.segment_rows, room))
-        thresholds = self._plan.thresholds(self._in_flight, self.now)[: len(best)]
-        # Where many rows take hardly longer than two, the second row has to be paid by all.
-        gains = np.cumsum(np.exp(tree.effective_scores()[best]) - thresholds)
-        count = int(np.argmax(gains)) + 1 if len(best) else 0
-        return best[:count] if count and gains[count - 1] > 0 else []
-
-    @property
-    def _single_measured(self) -> bool:
-        """Whether it is known what a single row takes; it cannot be measured beside other sessions."""
-        return not self._load.alone or self._times.links.measured(1)
-
-    def _root_goes_alone(self) -> bool:
-        times = self._times
-        if not times.root_forward:
-            return True  # nobody knows when the first layer comes
-        behind = float(self._plan.trips.interval[0]) if self._plan.rows.segments > 1 else self._plan.returned
-        return not is_worth_waiting(times.root_forward, self._hit, 1.0, behind)
+        self._in_flight.send(self.now, self._next.plan.trips, rows, in_step=in_step)

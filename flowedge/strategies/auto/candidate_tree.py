@@ -10,8 +10,8 @@ import numpy as np
 from flowedge.core.arrays import FloatArray, IntArray
 from flowedge.core.tree import ROOT
 from flowedge.strategies.auto.acceptance import ProposalAcceptance
-from flowedge.strategies.commands import Grow
-from flowedge.strategies.events import Layer
+from flowedge.strategies.commands import AcceptPath, Emit, Grow
+from flowedge.strategies.events import Layer, Verified
 from flowedge.strategies.proposal_tree import (
     NO_NAME,
     ProposalTree,
@@ -20,6 +20,9 @@ from flowedge.strategies.proposal_tree import (
     lengthened,
     move_rows,
 )
+
+_HIT_FADE = 0.95
+_PRIOR_HIT = 0.8
 
 
 class CandidateTree(ProposalTree):
@@ -32,12 +35,14 @@ class CandidateTree(ProposalTree):
     Attributes:
         tree: scores are log-probabilities of acceptance, given the root.
         drafted_layers: number of layers since the tree was begun.
+        hit: probability that a drawn token is a proposal below its node, of nodes that are drafted.
     """
 
     def __init__(self, width: int, floor: float, acceptance: ProposalAcceptance) -> None:
         """`width` is the number of candidates of a node, `floor` the least log-probability of a node."""
         self._floor = floor
         self._acceptance = acceptance
+        self.hit = _PRIOR_HIT
         super().__init__(width)
 
     def restart(self, token: int, context: int) -> None:
@@ -79,6 +84,13 @@ class CandidateTree(ProposalTree):
         if grow.growth == self._growth:
             self._undrafted = None
             self.drafted[self.living(grow.nodes)] = False
+
+    def advance(self, event: Verified) -> tuple[Emit, AcceptPath]:
+        was_drafted = bool(self.computed[self.tree.node_of_row(event.accepted[-1])])
+        emit, accept = super().advance(event)
+        if was_drafted:
+            self.hit = _HIT_FADE * self.hit + (1 - _HIT_FADE) * (not accept.ends_round)
+        return emit, accept
 
     def follow(self, path: Sequence[int], token: int) -> int | None:
         """Learn from the drawn tokens, and return the node of the last of them.

@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import partial
 
 from flowedge.strategies.auto.load import PipelineLoad
-from flowedge.strategies.auto.probation import DraftingProbation
+from flowedge.strategies.auto.probation import DraftingProbation, Mode
 from flowedge.strategies.auto.step_times import StepTimes
 from flowedge.strategies.pipeline_steps import PipelineSteps
 
@@ -15,9 +15,8 @@ class MeasuredPipeline:
     """The times of one pipeline, and whether drafting pays there.
 
     Attributes:
-        times: of the pipeline's steps; alone: likewise while drafting with one segment in flight, where
-            devices that share a processor do not slow each other down; looking_up: likewise while lookup
-            alone is asked, which takes next to no time.
+        times: of the pipeline's steps, by mode. With one segment in flight devices that share a processor do
+            not slow each other down, and lookup alone takes next to no time. Plain decoding measures nothing.
         load: the sessions that decode at present.
         steps: of the sessions that send together (auto and specpipe_db).
         trials: by whether tokens are drawn at temperature 0, where more proposals are accepted.
@@ -25,9 +24,7 @@ class MeasuredPipeline:
 
     def __init__(self, *, one_host: bool = False, looks_up: bool = False) -> None:
         """The arguments are as in DraftNodeSpec."""
-        self.times = StepTimes()
-        self.alone = StepTimes()
-        self.looking_up = StepTimes()
+        self.times = {mode: StepTimes() for mode in Mode if mode is not Mode.PLAIN}
         self.load = PipelineLoad()
         self.steps = PipelineSteps()
         self.trials: defaultdict[bool, DraftingProbation] = defaultdict(
