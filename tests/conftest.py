@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import uuid
+from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ pytest_plugins = ["tests.support.costs"]
 # Torch's products of bfloat16 by AMX have other bits for some numbers of rows so rarely that the self-test of
 # exact blocks may miss it. FlowEdge's kernels compute on CPUs; where torch computes here, AMX is not used.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+_cases: Counter[str] = Counter()  # collected, of the tests with the mark one_in
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,6 +57,17 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave to `make proof` what `one_in` does not leave to `make test`."""
+    marker = item.get_closest_marker("one_in")
+    if marker is None or item.get_closest_marker("proof") is not None:
+        return
+    test = item.nodeid.partition("[")[0]
+    if _cases[test] % marker.args[0]:
+        item.add_marker(pytest.mark.proof)
+    _cases[test] += 1
 
 
 @pytest.hookimpl(trylast=True)

@@ -289,13 +289,14 @@ class SessionDrafter(ABC, Generic[S]):
         frontier = request.frontier
         if ROOT in frontier.nodes and len(frontier.nodes) > 1:
             raise ValueError(f"session {request.session} asks for the root beside other nodes")
-        known = {ROOT} if extends or request.growth != state.growth else state.known_nodes
-        known = {*known}
+        begins = extends or request.growth != state.growth
+        known: Collection[int] = {ROOT} if begins else state.known_nodes
+        own: set[int] = set()  # the known are many, and not copied
         missing: set[int] = set()
         for node, parent in zip(frontier.nodes, frontier.parents, strict=True):
-            if node != ROOT and parent not in known:
+            if node != ROOT and parent not in known and parent not in own:
                 missing.add(parent)
-            known.add(node)
+            own.add(node)
         if missing:
             raise ValueError(
                 f"session {request.session}: nodes {sorted(missing)} are not of growth {request.growth}"

@@ -282,7 +282,7 @@ def _new_nodes(state: _LMSession, frontier: Frontier) -> _NewRows:
     below: dict[int, GrownNode] = {}  # the nodes of this frontier, which may have others of it as parents
     parents: list[GrownNode] = []
     for row, (name, parent, _) in enumerate(fresh, state.cached + len(state.tail_parents)):
-        parents.append(below[parent] if parent in below else state.parents([parent])[0])
+        parents.append(below[parent] if parent in below else state.known(parent))
         below[name] = parents[-1].child(row)
     tail = state.tail_parents + [node.path[-1] if node.path else CONTEXT for node in parents]
     positions = np.array([node.position for node in parents])

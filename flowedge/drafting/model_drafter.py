@@ -138,11 +138,12 @@ class ModelSession(DrafterSession):
         """The absolute positions of the children of f computed nodes."""
         return [self.nodes[node].position for node in nodes]
 
-    def parents(self, names: Sequence[int]) -> list[GrownNode]:
-        missing = set(names) - self.nodes.keys()
-        if missing:
-            raise ValueError(f"nodes {sorted(missing)} are not of growth {self.growth}")
-        return [self.nodes[name] for name in names]
+    def known(self, name: int) -> GrownNode:
+        """The computed node with a name. ValueError where there is none."""
+        node = self.nodes.get(name)
+        if node is None:
+            raise ValueError(f"node {name} is not of growth {self.growth}")
+        return node
 
 
 M = TypeVar("M", bound=ModelSession)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -47,18 +47,14 @@ from flowedge.models.quant.quantize import check_available, module_bytes
 from flowedge.models.recurrent.recurrent_layer import RecurrentLayer
 from flowedge.models.recurrent.row_states import RowStates, session_bytes
 from flowedge.models.rotary import Rotary
+from flowedge.models.row_columns import BlockColumns, RowColumns, as_columns, divided
 from flowedge.models.row_counts import ANY_COUNT, RowCounts, pad_rows
 from flowedge.models.row_functions import RmsNorm
 from flowedge.models.session_rows import (
-    RowColumns,
     SessionRows,
     SessionsAttention,
     StaticDecoding,
-    as_columns,
     batches,
-    by_head,
-    columns_of,
-    divided,
     joined_inputs,
 )
 from flowedge.models.token_table import TokenTable, table_bytes
@@ -278,14 +274,19 @@ class LayerBlock:
         return self.architecture.row_width(self.stop)
 
     @cached_property
+    def columns(self) -> BlockColumns:
+        """What rows bring beside their hidden state, and what they carry on."""
+        return BlockColumns(self.architecture, self.start, self.stop)
+
+    @property
     def cached_layers(self) -> list[int]:
         """The layers of the model whose keys and values a cache of the block has."""
-        return self.architecture.cached_layers(self.start, self.stop)
+        return self.columns.cached_layers
 
     @property
     def cached_heads(self) -> list[KeyHeads]:
         """The heads of the keys of each of `cached_layers`."""
-        return self.architecture.cached_heads(self.start, self.stop)
+        return self.columns.cached_heads
 
     @property
     def row_bytes(self) -> int:
@@ -476,10 +477,10 @@ class LayerBlock:
             return self._by_kernels(self.kernels, inputs, parts, should_abort, taps)
         rows = len(inputs)
         padded = self._row_counts.padded(rows)
-        attention = SessionsAttention(parts, padded, copied=self._handed_on_indices)
+        attention = SessionsAttention(parts, padded, copied=self.columns.carried)
         entered = self._entered(pad_rows(inputs, padded), parts)
         hidden = entered.hidden
-        for place, keys_values in self._received(entered):
+        for place, keys_values in self.columns.received(entered):
             attention.store_rows(place, keys_values)
         positions = np.pad(np.concatenate([part.positions for part in parts]), (0, padded - rows), "edge")
         (on_device,) = to_device(self.device, positions)
@@ -492,11 +493,11 @@ class LayerBlock:
                 return None
             if index in taps:
                 tapped.append(hidden)
-            hidden = layer(hidden, attention, rotation, self._given(entered, index))
+            hidden = layer(hidden, attention, rotation, self.columns.given(entered, index))
         if self.norm is not None:
             hidden = self.norm(hidden)
-        kept = {self.cached_layers[place]: as_columns(own) for place, own in attention.copies.items()}
-        beside = self._handed_on(entered, kept).beside_hidden
+        own = {self.cached_layers[place]: as_columns(each) for place, each in attention.copies.items()}
+        beside = self.columns.beside_hidden(entered, own)
         return (torch.cat((hidden, *beside, *tapped), dim=-1) if beside or tapped else hidden)[:rows]
 
     def _by_kernels(
@@ -512,37 +513,26 @@ class LayerBlock:
             kernels.cached_rows(part.paths, part.cached, part.cache.store, part.updated) for part in parts
         ]
         entered = self._entered(inputs, parts)
-        for place, keys_values in self._received(entered):
+        for place, keys_values in self.columns.received(entered):
             own = keys_values.split_with_sizes([part.count for part in parts], 2)
             for part, written in zip(parts, own, strict=True):
                 part.cache.store.write_both(place, part.cached, written)
         hidden = entered.hidden
         if self.embedding is None and (len(parts) == 1 or self.input_width > self.hidden_size):
             hidden = hidden.clone(memory_format=torch.contiguous_format)  # it is overwritten
-        kept = {
-            self.cached_layers[place]: inputs.new_empty(
-                (len(inputs), columns_of(self.cached_heads[place])), dtype=self.dtype
-            )
-            for place in self._handed_on_indices
-        }
+        carried = self.columns.space(len(inputs), hidden)
         found = kernels.forward(
             hidden,
             sessions,
             should_abort,
             [tap - self.start for tap in taps],
             None if entered.given is None else entered.given.contiguous(),
-            {layer - self.start: own for layer, own in kept.items()},
+            {layer - self.start: own for layer, own in carried.items()},
         )
-        beside = self._handed_on(entered, kept).beside_hidden
+        beside = self.columns.beside_hidden(entered, carried)
         if found is None or not beside:
             return found
         return torch.cat((found[:, : self.hidden_size], *beside, found[:, self.hidden_size :]), dim=1)
-
-    @cached_property
-    def _handed_on_indices(self) -> list[int]:
-        """The places in a cache of own layers whose keys and values are handed on."""
-        read = self.architecture.carried_keys(self.stop)
-        return [self.cached_layers.index(layer) for layer in read if layer >= self.start]
 
     def _entered(self, inputs: torch.Tensor, parts: Sequence[SessionRows]) -> RowColumns:
         """The columns of the rows that enter the first layer, of the inputs of all parts with padding."""
@@ -553,25 +543,6 @@ class LayerBlock:
             return RowColumns(hidden)
         tokens = np.concatenate([to_host(part.inputs)[0] for part in parts])
         return RowColumns(hidden, self.layer_inputs(np.pad(tokens, (0, len(inputs) - len(tokens))), hidden))
-
-    def _received(self, entered: RowColumns) -> Iterator[tuple[int, torch.Tensor]]:
-        """The keys and values of earlier layers that the block reads, by their places in a cache."""
-        for place, layer in enumerate(self.cached_layers):
-            if layer in entered.keys:
-                yield place, by_head(self.cached_heads[place], entered.keys[layer].contiguous())
-
-    def _given(self, entered: RowColumns, layer: int) -> torch.Tensor | None:
-        """The rows that a layer is given."""
-        width = self.architecture.layer_input
-        return None if entered.given is None else entered.given.narrow(1, (layer - self.start) * width, width)
-
-    def _handed_on(self, entered: RowColumns, kept: Mapping[int, torch.Tensor]) -> RowColumns:
-        """What the rows that leave the last layer carry; `kept` are keys and values of own layers."""
-        read = self.architecture.carried_keys(self.stop)
-        keys = {layer: kept[layer] if layer in kept else entered.keys[layer] for layer in read}
-        behind = self.num_layers * self.architecture.layer_input
-        given = None if entered.given is None else entered.given[:, behind:]
-        return RowColumns(entered.hidden, given, keys)
 
 
 def _check_range(start: int, stop: int, num_layers: int) -> None:

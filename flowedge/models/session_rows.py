@@ -1,13 +1,9 @@
-"""The rows of sessions that a forward of a block computes: their checks, their columns, and their attention.
-
-A row that enters a layer behind the first has its hidden state, then the rows that this layer and each later
-layer are given of the token, then the keys and values of earlier layers that they read (see Architecture).
-"""
+"""The rows of sessions that a forward of a block computes: their checks, and their attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,11 +13,9 @@ import torch
 from flowedge.core.arrays import IntArray
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT
-from flowedge.models.architecture import Architecture
 from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.draft_rows import draft_depths
 from flowedge.models.attention.kv_store import KeyValueStore
-from flowedge.models.families.parts import KeyHeads
 from flowedge.models.host.copies import moved, to_device, to_host
 from flowedge.models.kernels.row_paths import RowPaths, placed_depths, row_paths
 from flowedge.models.kv_cache import KVCache
@@ -163,53 +157,6 @@ class SessionRows:
             parents[: first + stop - start - context],
             self.committed,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class RowColumns:
-    """Rows in parts.
-
-    Attributes:
-        hidden: [n, hidden].
-        given: [n, layer_input * layers], for each layer that follows, in order; None where there are none.
-        keys: by layer, its keys and values [n, 2 * kv_heads * head_size].
-    """
-
-    hidden: torch.Tensor
-    given: torch.Tensor | None = None
-    keys: Mapping[int, torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def beside_hidden(self) -> list[torch.Tensor]:
-        """The columns behind the hidden state, in order."""
-        given = [] if self.given is None or not self.given.shape[1] else [self.given]
-        return [*given, *(self.keys[layer] for layer in sorted(self.keys))]
-
-
-def divided(architecture: Architecture, layer: int, rows: torch.Tensor) -> RowColumns:
-    """Divide rows [n, row_width] that enter `layer`; the parts are views."""
-    if rows.shape[1] == architecture.hidden:
-        return RowColumns(rows)
-    read = architecture.carried_keys(layer)
-    widths = [columns_of(architecture.key_heads(each)) for each in read]
-    of_layers = rows.shape[1] - architecture.hidden - sum(widths)
-    hidden, given, *keys = rows.split_with_sizes([architecture.hidden, of_layers, *widths], 1)
-    return RowColumns(hidden, given if of_layers else None, dict(zip(read, keys, strict=True)))
-
-
-def columns_of(heads: KeyHeads) -> int:
-    """The columns of the keys and values of a layer."""
-    return 2 * heads.count * heads.size
-
-
-def by_head(heads: KeyHeads, columns: torch.Tensor) -> torch.Tensor:
-    """Keys and values [2, kv_heads, n, head_size] of columns [n, 2 * kv_heads * head_size]."""
-    return columns.view(-1, 2, heads.count, heads.size).permute(1, 2, 0, 3)
-
-
-def as_columns(keys_values: torch.Tensor) -> torch.Tensor:
-    """The columns of `by_head`, in memory of their own."""
-    return keys_values.permute(2, 0, 1, 3).flatten(1).clone()
 
 
 class SessionsAttention:

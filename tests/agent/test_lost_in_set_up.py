@@ -54,6 +54,7 @@ def come_back(device: AgentProcess) -> None:
         device.await_address()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("step", "victim", "number"), dealt(CASES, lambda case: case[:2] in TESTED))
 def test_a_set_up_ends_with_the_name_of_the_stage_that_is_lost(
     devices: list[AgentProcess], step: str, victim: str, number: signal.Signals

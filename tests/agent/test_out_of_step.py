@@ -55,6 +55,7 @@ def draft_node() -> Iterator[AgentProcess]:
         yield agents[-1]
 
 
+@pytest.mark.proof
 def test_a_half_read_frame_is_silence_and_the_pipeline_is_set_up_anew(draft_node: AgentProcess) -> None:
     """Heartbeats of the faulty member go on; they do not count, because they complete no frame."""
     with Client(draft_node.address, timeout_s=300, retries=1) as client:

@@ -39,6 +39,7 @@ def test_generate_with_the_check(
     assert "check: the output is identical to the plain model's" in capsys.readouterr().err
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "quant"),

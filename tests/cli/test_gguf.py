@@ -119,6 +119,7 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     assert "x.gguf: is not a valid GGUF file: its header ends too early" in capsys.readouterr().err
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_drafter_and_middle_model(
     idle_agents: list[AgentProcess], path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

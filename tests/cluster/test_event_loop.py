@@ -39,6 +39,7 @@ def pipeline(tmp_path: Path) -> Iterator[tuple[Cluster, list[AgentProcess]]]:
         yield cluster, running
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_long_prompts_do_not_lose_the_pipeline(pipeline: tuple[Cluster, list[AgentProcess]]) -> None:
     """Six prompts of the most bytes at once; each keeps the tokenizer busy for a while."""

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 LONG = {"max_new_tokens": 200, "ignore_eos": True}
 
 
+@pytest.mark.proof
 def test_an_answer_goes_on_at_a_standby_with_the_certificate_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

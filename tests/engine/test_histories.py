@@ -94,6 +94,7 @@ def test_these_histories_are_exact_and_meet_every_case(monkeypatch):
     assert any(len(c.accepted_per_round) < c.prunes for c in counters), "rounds that went on"
 
 
+@pytest.mark.proof
 def test_histories_without_one_of_flowspecs_mechanisms_are_exact(monkeypatch):
     switched: set[tuple[str, str, int]] = set()
 

@@ -40,6 +40,7 @@ def cluster_of(place: str) -> Cluster:
     return Cluster(np.random.default_rng(36), LAST_STAGE if place == LAST_STAGE else DRAFT_NODE)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("strategy", "place", "sessions"), dealt(product(STRATEGIES, CASES), TESTED.__contains__)
 )

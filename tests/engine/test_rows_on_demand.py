@@ -86,6 +86,7 @@ def answered(
     return made, most_open
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("strategy", "verification"),
     dealt(

@@ -84,6 +84,7 @@ def check(pipeline: VirtualPipeline, alone: dict[str, tuple[int, ...]], *failed:
     return errors
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("place", "breaks", "error", "said"),
     [
@@ -114,6 +115,7 @@ def test_one_session_of_a_batch_fails(
         raise found
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("error", "lasts"),
     dealt_thinly([ProtocolError("a bug"), torch.OutOfMemoryError("no memory")], [False, True]),

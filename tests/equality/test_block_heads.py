@@ -71,6 +71,7 @@ def test_tokens_are_the_plain_models(
     assert finished(outputs).counters.draft_layers > 0
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["jetspec", "dflash2", PARALLEL])
 def test_beside_lookup_where_the_last_stage_draws(models: Models, kind: str) -> None:
     drafter = models.drafter(kind, "fp32", "ngram")
@@ -79,6 +80,7 @@ def test_beside_lookup_where_the_last_stage_draws(models: Models, kind: str) -> 
     assert token_ids(outputs) == models.target.plain("fp32", "T1")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["dspark", "dflash2", PARALLEL])
 def test_sessions_side_by_side(models: Models, kind: str) -> None:
     served = models.target.pipeline(drafter=models.drafter(kind))

@@ -160,6 +160,7 @@ def generate(
 DRAFTING = tuple(name for name in STRATEGIES if name != "autoregressive")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("strategy", "kind"), dealt_thinly(DRAFTING, list(DRAFTERS)))
 def test_every_strategy_with_every_drafter(models: Models, strategy: str, kind: str) -> None:
     for sampling, expected in zip(SAMPLINGS, models.expected, strict=True):

@@ -142,6 +142,7 @@ class TappingDrafter(LMDrafter):
         return super().grow(requests)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("split", "strategy", "place", "keeps"),
     dealt_diagonally(
@@ -182,6 +183,7 @@ def check_given(models: Models, drafter: TappingDrafter, tokens: list[int], stra
     np.testing.assert_allclose(features, expected.numpy(), rtol=1e-4, atol=2e-4)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("strategy", "keeps"), dealt_thinly(["naive_pp", "auto"], [False, True]))
 def test_tokens_are_the_plain_models(models: Models, strategy: str, keeps: bool) -> None:
     for sampling in SAMPLINGS:
@@ -198,6 +200,7 @@ def test_tokens_are_the_plain_models(models: Models, strategy: str, keeps: bool)
 LAYERS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("layers", "layout"),
     [

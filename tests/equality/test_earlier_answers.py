@@ -39,6 +39,7 @@ def pipeline(
     return pair.pipeline([3, 5], drafter=drafter_of(pair, names), answers=store, kept_rows=kept_rows)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "kept_rows"), [(3, 600), pytest.param(4, 0, marks=pytest.mark.proof)], ids=["kept", "dropped"]

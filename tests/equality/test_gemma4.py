@@ -30,6 +30,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return make_model(tmp_path_factory.mktemp(request.param), request.param)
 
 
+@pytest.mark.one_in(3)
 def test_a_prompt_begins_with_the_rows_of_an_ended_session(model: Model) -> None:
     served = model.pipeline(kept_rows=10_000)
     for name, prompt in (("a", PROMPT), ("b", (*PROMPT[:30], 1, 2, 3)), ("c", PROMPT)):

@@ -58,6 +58,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Opened]:
     return write
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("kind", "strategy", "sampling"),
     dealt(

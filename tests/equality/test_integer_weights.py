@@ -40,6 +40,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return write
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "strategies"),
@@ -70,6 +71,7 @@ def test_strategies_are_lossless(
     assert same >= len(strategies), "half of the outputs have to have no tie at all"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["gptq", pytest.param("w8a16-int", marks=pytest.mark.proof)])
 def test_generate_with_the_check(

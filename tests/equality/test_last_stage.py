@@ -35,6 +35,7 @@ SAMPLINGS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("strategy", "sampling_name"),
     dealt(

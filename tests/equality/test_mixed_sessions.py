@@ -79,6 +79,7 @@ def plain(asked: Request) -> tuple[int, ...]:
     return expected(asked.prompt, asked.sampling, asked.max_new_tokens, "none")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "shard",
     [

@@ -17,6 +17,7 @@ ABLATIONS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", ABLATIONS.values(), ids=list(ABLATIONS))
 def test_what_is_left_out_changes_no_token(pair: Pair, options: dict[str, float]) -> None:
     asked = request(pair.prompt(40), SamplingParams(temperature=1.0, seed=5), 24, "pipeinfer")

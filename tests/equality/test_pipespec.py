@@ -55,6 +55,7 @@ def pipeline(pair: Pair, stages: int, middles: list[LanguageModel], fault=None, 
     return pair.pipeline(SPLITS[stages], costs=costs, side_models=sides, express_fault=fault)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("stages", "names", "sampling_name"),
     [
@@ -89,6 +90,7 @@ def test_whatever_the_models_between_predict(
         assert min(rollbacks) >= 2
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("stages", "names", "sampling_name", "strategy", "options"),
     [
@@ -118,6 +120,7 @@ def test_whenever_a_model_begins(
     assert end.counters.verifiers[-1].tokens == NEW_TOKENS - 1, "the target's buffer is what was put out"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("strategy", "sampling_name"), [("pipespec", "T1"), ("pipespec_sync", "T0")])
 def test_a_middle_model_divided_over_devices(
     pair: Pair, middles: dict[str, LanguageModel], strategy: str, sampling_name: str

@@ -85,6 +85,7 @@ CHATS = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("strategy", "names", "sampling_name", "place"), CHATS)
 def test_a_chat(pair: Pair, strategy: str, names: str, sampling_name: str, place: VerificationPlace) -> None:
     sampling = SAMPLINGS[sampling_name]

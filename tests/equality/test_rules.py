@@ -103,6 +103,7 @@ TESTED = thinnest(("auto", "flowspec", "pipeinfer"), list(RULES), list(SAMPLINGS
 PAIRS = diagonal(list(STRATEGIES), list(RULES), list(SAMPLINGS), one_in=2)  # every strategy under every rule
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("strategy", "rules_name", "sampling_name"),
     dealt(sorted({*TESTED, *PAIRS}), TESTED.__contains__),
@@ -113,6 +114,7 @@ def test_every_strategy(pair: Pair, strategy: str, rules_name: str, sampling_nam
     assert token_ids(outputs) == ruled(pair, prompt, sampling, TOKENS, rules)[0]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("strategy", "rules_name"),
     dealt_thinly(["auto", "flowspec", "autoregressive"], ["schema", "penalties", "all"]),
@@ -308,6 +310,7 @@ class Forwards:
         return self._drafter.grow(requests)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rules_name", ["schema", "regex", "all"])
 def test_lookup_alone_and_all_drafters_in_turns(pair: Pair, rules_name: str) -> None:
     own = replace(pair, drafter=drafter_of(pair, "bundled+ngram"))

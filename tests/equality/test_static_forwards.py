@@ -72,6 +72,7 @@ def plain(pair: Pair, sampling: str) -> tuple[int, ...]:
     return generate(pair, pair.drafter, blocks(static=False)[0], SAMPLINGS[sampling], PLAIN)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "sampling"), CASES)
 def test_strategies(pair: Pair, strategy: str, sampling: str) -> None:

@@ -101,6 +101,7 @@ def random_split(rng: np.random.Generator) -> list[int]:
     return [int(layers) for layers in np.diff([0, *cuts, LAYERS])]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "seeds",

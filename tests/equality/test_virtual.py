@@ -57,6 +57,7 @@ LENGTHS = [
 TWO_SAMPLINGS = ("greedy", "T1-p0.9")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("strategy", "stages", "sampling_name"), MATRIX)
 def test_strategies_stages_and_sampling(pair: Pair, strategy: str, stages: int, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
@@ -77,6 +78,7 @@ def test_variations_of_specpipes_steps(pair: Pair, options: dict[str, float], sa
     assert token_ids(pair.pipeline(SPLITS[4]).generate(asked)) == expected(prompt, sampling, 16, "none")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("strategy", "length"), LENGTHS)
 def test_prompt_lengths(pair: Pair, strategy: str, length: int) -> None:
     sampling = SamplingParams(temperature=1.0, seed=length)
@@ -98,6 +100,7 @@ def test_the_other_bundled_drafters(pair: Pair, names: str, sampling_name: str) 
     assert max(finished(outputs).counters.accepted_per_round) > 1, "nothing that it drafts is right"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("quant", "strategy", "sampling_name"), dealt_thinly(("nf4", "fp4"), OWN, TWO_SAMPLINGS)
 )
@@ -112,6 +115,7 @@ def int8_tolerance(pair: Pair) -> Tolerance:
     return reference("int8").measure_tolerance(pair.prompt(256))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("strategy", "sampling_name"), dealt_thinly(OWN, TWO_SAMPLINGS))
 def test_eight_bit_up_to_measured_ties(
     pair: Pair, int8_tolerance: Tolerance, strategy: str, sampling_name: str
@@ -135,6 +139,7 @@ FAULTS = {"cut": cut, "late": late, **{f"mixed{seed}": faulty(seed, 0.2) for see
 BASELINE_FAULTS = product(["mixed3"], BASELINES, ["T1-p0.9"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("fault", "strategy", "sampling_name"),
     [

@@ -34,6 +34,7 @@ def _running(address: str, drain_s: float) -> Iterator[GatewayProcess]:
         yield gateway
 
 
+@pytest.mark.proof
 def test_running_answers_end_and_new_ones_are_refused(patient: GatewayProcess, cluster4: str) -> None:
     with patient.client() as client, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.post, COMPLETIONS, json=body(150))

@@ -126,6 +126,7 @@ def test_a_request_without_a_stream_takes_longer(shelf: Shelf, device: str) -> N
         assert answer.result(WAIT_S).json()["choices"] == whole
 
 
+@pytest.mark.proof
 def test_other_clients_notice_nothing(shelf: Shelf) -> None:
     shelf.await_ready()
     asked: dict[str, Any] = {"model": "bundled", "messages": STORY}
@@ -209,6 +210,7 @@ def test_an_answer_that_cannot_go_on_ends_with_the_error() -> None:
     assert told["code"] == "device_lost" and "w1" in told["message"]
 
 
+@pytest.mark.proof
 def test_a_pipeline_that_the_gateway_sets_up_again_goes_on(tmp_path: Any) -> None:
     with agents(["x0", "x1"]) as (draft_node, stage):
         file = tmp_path / "pipelines.toml"
@@ -258,6 +260,7 @@ def test_a_stream_goes_on_at_the_standby_of_a_draft_node_that_does_not_come_back
                 assert second.post(CHAT, json=ASKED).json()["choices"][0]["message"]["content"] == whole
 
 
+@pytest.mark.proof
 def test_an_answer_goes_on_at_another_pipeline_of_the_model(tmp_path: Path) -> None:
     """The draft node that is lost does not come back."""
     with agents(["w1", "w2"]) as stages, contextlib.ExitStack() as stack:

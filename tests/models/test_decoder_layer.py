@@ -36,6 +36,7 @@ def assert_equal(pair: LayerPair, *, ordered: bool = False, tolerance: float | N
     assert (theirs - ours).abs().max().item() <= allowed * largest
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     dealt(
@@ -53,6 +54,7 @@ def test_every_family_with_a_mask(name: str, dtype: torch.dtype) -> None:
     assert_equal(layer_pair(name, dtype))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TINY)
 def test_every_family_in_the_order_of_positions(name: str) -> None:
     assert_equal(layer_pair(name), ordered=True)

@@ -297,6 +297,7 @@ def run_block_head(gpu: FakeCuda, directory: Path, kind: str) -> None:
         predict(drafter, "s", growth, Frontier([1, 2], [0, 0], [3, 4]))
 
 
+@pytest.mark.proof
 def test_draft_jobs_are_timed(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a profile times them."""
     waits: list[int] = []

@@ -133,6 +133,7 @@ def test_the_loss_falls_and_the_head_drafts_losslessly(
     assert tokens == list(expected.token_ids)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupted_training_equals_an_uninterrupted_one(
     target: Path, data: Path, tmp_path: Path, kind: str
@@ -164,6 +165,7 @@ def test_a_training_that_was_interrupted_before_its_first_step_goes_on(
     assert list(watcher.losses) == [1, 2]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_computing_in_pieces_changes_nothing(
     target: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -181,6 +183,7 @@ def test_computing_in_pieces_changes_nothing(
         assert losses == pytest.approx(whole.losses[step], rel=1e-3)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_goes_on_from_a_head(target: Path, data: Path, tmp_path: Path, kind: str) -> None:
     settings, first, second = replace(KINDS[kind][0], steps=8), Recorder(), Recorder()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.terminal import run_in_terminal
 
 COLUMNS = 60
@@ -36,6 +38,7 @@ def test_help_names_each_option_whole_and_cuts_nothing(tmp_path: Path) -> None:
         assert re.search(rf"^ *{option}\b", page, re.MULTILINE), page
 
 
+@pytest.mark.proof
 def test_an_answer_and_its_table_fit(tmp_path: Path) -> None:
     text = shown(tmp_path, *GENERATE, "--max-new-tokens", "8", "--prompt", "Hello", "--check")
     assert "identical" in text

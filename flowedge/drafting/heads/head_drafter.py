@@ -50,7 +50,7 @@ class _HeadSession(StoreSession):
         below: dict[int, GrownNode] = {}
         paths: list[tuple[int, ...]] = []
         for row, (node, parent) in enumerate(zip(frontier.nodes, frontier.parents, strict=True), first):
-            above = below[parent] if parent in below else self.parents([parent])[0]
+            above = below[parent] if parent in below else self.known(parent)
             below[node] = above.child(row)
             paths.append(above.path)
         return GrownRows.below(first, self.true_rows, paths, frontier.tokens)

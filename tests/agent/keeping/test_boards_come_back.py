@@ -25,6 +25,7 @@ from tests.support.processes import AgentProcess, agents
 from tests.support.waiting import await_that
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(600)
 def test_a_board_that_comes_back_is_taken_in_when_no_answer_runs() -> None:
     port = free_port()

@@ -71,6 +71,7 @@ def shelf() -> Iterator[Shelf]:
             yield Shelf(draft_node, stages)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("place", "number", "state", "said"),
     [
@@ -153,6 +154,7 @@ def half_connect(network: Namespaces) -> None:
     run_in(network, 1, "ip", "neighbour", "replace", network.hosts[2], *nowhere)
 
 
+@pytest.mark.proof
 @between_hosts
 def test_links_are_lost(hosts: tuple[Namespaces, Shelf], monkeypatch: pytest.MonkeyPatch) -> None:
     network, shelf = hosts

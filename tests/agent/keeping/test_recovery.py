@@ -41,6 +41,7 @@ def addresses(processes: list[AgentProcess]) -> list[str]:
     return [each.address for each in processes]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("spares", [pytest.param(1, marks=pytest.mark.proof), 0])
 def test_a_spare_or_the_other_stages_take_over(spares: int) -> None:
     with agents(["v1", "v2", "v3"]) as started:
@@ -112,6 +113,7 @@ def lose_stages(started: list[AgentProcess], pipeline: str) -> None:
     await_that(lambda: bool(started[0].describe().not_ready), "it does not set its pipeline up again", 30.0)
 
 
+@pytest.mark.proof
 def test_a_pipeline_that_a_client_asked_for_is_kept_until_it_is_released() -> None:
     with agents(["d0", "v1", "v2"]) as started:
         become_pipeline(started, pipeline="first")

@@ -109,6 +109,7 @@ def test_a_standby_leads_the_pipeline_until_it_is_lost_itself() -> None:
             assert list(draft_node.describe().stage_addresses) == pipeline["stages"]
 
 
+@pytest.mark.proof
 @slow
 def test_a_stage_may_be_the_standby_and_the_others_take_its_layers() -> None:
     with agents(["d0", "v1", "v2"]) as (draft_node, *stages):
@@ -126,6 +127,7 @@ def test_a_stage_may_be_the_standby_and_the_others_take_its_layers() -> None:
             assert (led.role, list(led.stage_addresses)) == ("draft node", [stages[0].address])
 
 
+@pytest.mark.proof
 @slow
 def test_a_pipeline_that_is_released_has_no_standby() -> None:
     with agents(["d0", "d1", "v1"]) as (draft_node, standby, stage):

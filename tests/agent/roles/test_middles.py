@@ -91,6 +91,7 @@ def test_the_output_is_the_plain_models_and_the_sessions_end(
         assert description.cache_bytes == 0, "the session is closed there as well"
 
 
+@pytest.mark.proof
 def test_a_middle_model_is_divided_over_devices(devices: list[AgentProcess], models: list[str]) -> None:
     set_up(devices, models[1:], divided=True)
     described = [device.describe() for device in devices[2:]]
@@ -108,6 +109,7 @@ def test_a_middle_model_is_divided_over_devices(devices: list[AgentProcess], mod
     assert all(each["report"]["rows_computed"] >= len(generation.prompt_ids) for each in used)
 
 
+@pytest.mark.proof
 def test_another_tokenizer_is_refused_before_anything_is_loaded(
     devices: list[AgentProcess], tmp_path: Path
 ) -> None:
@@ -122,6 +124,7 @@ def test_another_tokenizer_is_refused_before_anything_is_loaded(
     assert devices[2].describe().role == ""
 
 
+@pytest.mark.proof
 def test_the_client_learns_that_a_middle_model_is_lost(
     devices: list[AgentProcess], models: list[str]
 ) -> None:

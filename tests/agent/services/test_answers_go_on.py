@@ -74,6 +74,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("options", "device"),
     dealt(product(OPTIONS, ["v2", "d0"]), {("T1", "v2"), ("schema", "d0")}.__contains__),

@@ -84,6 +84,7 @@ def restarting(processes: list[AgentProcess], directory: Path) -> Iterator[None]
         yield
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_answers_go_on_while_every_agent_is_started_again(tmp_path: Path) -> None:

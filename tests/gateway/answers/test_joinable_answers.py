@@ -81,6 +81,7 @@ def test_a_stream_is_joined_while_it_runs(keeping: GatewayProcess) -> None:
     assert whole.endswith(b"data: [DONE]\n\n")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_runs_on_when_its_client_has_gone(
     keeping: GatewayProcess, cluster4: str, stream: bool
@@ -157,6 +158,7 @@ def test_few_answers_are_kept_the_latest(keeping: GatewayProcess) -> None:
     assert JOINED not in posted(keeping, drawn(2), **keyed("many-0")).headers
 
 
+@pytest.mark.proof
 def test_a_large_answer_is_sent_but_not_kept(keeping: GatewayProcess, cluster4: str) -> None:
     large = drawn(80, stream=True, logprobs=20)
     for _ in range(2):

@@ -130,6 +130,7 @@ def test_a_device_vanishes_and_returns(browser: Browser, page_agents: list[Agent
     assert await_answer(browser)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_an_answer_outlives_a_stage(browser: Browser, page_agents: list[AgentProcess]) -> None:
     stage = page_agents[1]
@@ -178,6 +179,7 @@ def test_transfers_of_weights_have_bars(scripts: Browser) -> None:
     assert shown[3] == "being set up"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [1280, 360])
 def test_views_have_no_serious_problem_and_fit_the_screen(browser: Browser, width: int) -> None:
     def check(what: str) -> None:

@@ -7,6 +7,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from flowedge.client.assembly import release
 from tests.gateway.asking import COMPLETIONS, await_sessions, body
 from tests.support.gateways import GatewayProcess
@@ -64,6 +66,7 @@ def check_that_the_least_loaded_is_taken(
     await_sessions(draft_nodes[busy].address, 0)
 
 
+@pytest.mark.proof
 def test_two_pipelines_of_a_model_one_of_which_dies(idle_agents: list[AgentProcess], tmp_path: Path) -> None:
     first = idle_agents[:2]
     with agents(["mortal-d0", "mortal-v1"]) as mortal:

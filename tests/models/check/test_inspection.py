@@ -73,6 +73,7 @@ def test_the_layer_that_predicts_further_tokens_is_shown(
     assert json.loads(capsys.readouterr().out)["mtp_bytes"] == {}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TINY)
 def test_every_family(tmp_path: Path, name: str) -> None:
     """Layers of one model may differ."""

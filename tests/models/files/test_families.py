@@ -62,6 +62,7 @@ def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected, atol=ATOL, rtol=1e-4)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "stages"), dealt_diagonally(tuple(TINY), (1, 2, 4), one_in=3))
 def test_chunks_trees_and_prunes_equal_the_whole_model(family: Family, name: str, stages: int) -> None:
     checkpoint, reference = family(name)
@@ -108,6 +109,7 @@ def test_tokens_equal_generate(family: Family, name: str, temperature: float) ->
     assert reference.judge(TEXT[:PROMPT], tokens, sampling, 1e-4).passed
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TINY)
 def test_bytes_are_those_announced(family: Family, name: str) -> None:
     checkpoint, _ = family(name)

@@ -42,6 +42,7 @@ def test_sizes_are_those_of_the_package() -> None:
     assert sizes == {name: GGML_QUANT_SIZES[GGMLQuantizationType[name]] for name in BLOCK_TYPES}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors(bundled_gguf: Bundled, two_layers: Path, kind: str) -> None:
     checkpoint, original = Checkpoint.open(str(bundled_gguf(kind))), Checkpoint(two_layers)

@@ -84,6 +84,7 @@ def tiny(directory: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_tiny(directory, name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", dealt((name for name in TINY if name not in NOT_STORED), TESTED.__contains__)
 )

@@ -111,6 +111,7 @@ def outputs(pair: LayerPair) -> torch.Tensor:
     return torch.cat(parts).float()
 
 
+@pytest.mark.one_in(3)
 @families(tested=TINY)
 @torch.inference_mode()
 def test_a_family_has_the_rows_of_transformers(build: None, name: str) -> None:

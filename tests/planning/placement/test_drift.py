@@ -70,6 +70,7 @@ def test_a_stage_that_has_slowed_down_gives_layers_away() -> None:
     assert factors == pytest.approx(dict.fromkeys(STAGES, 1.0))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("slower", "known"), [(0.9, 0.9), (1.0, 1.0), (1.7, 1.0), (2.0, 1.0), (6.0, 3.0)])
 def test_a_stage_of_the_draft_node_may_take_twice_as_long(slower: float, known: float) -> None:
     """It drafts meanwhile, more or less."""

@@ -59,6 +59,7 @@ class SteadyCosts(RandomCosts):
         return 0.0
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_lock_step_is_exact_and_its_phases_do_not_overlap(
     name: LockStepName, monkeypatch: pytest.MonkeyPatch

@@ -69,6 +69,7 @@ def outputs(out: Path) -> set[str]:
     return {json.loads(file.read_text())["output"] for file in (out / "runs").glob("*.json")}
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_load_on_agents_is_measured(
     cluster: list[AgentProcess], scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
@@ -210,6 +211,7 @@ def test_a_pipeline_that_is_there_is_used_and_left(
     assert all(run["energy_j_per_token"] > 0 for run in runs)
 
 
+@pytest.mark.proof
 def test_the_template_works_with_hosts_filled_in(
     cluster: list[AgentProcess], bench: Bench, tmp_path: Path
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_load_of_one_client_has_the_times_of_single_requests(
     assert loaded["itl_p50_ms"] == pytest.approx(single["itl_p50_ms"])
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_report_of_a_load(scenario_file: ScenarioFile, bench: Bench, tmp_path: Path) -> None:
     load = {**LOADED["load"], "requests": 3, "new_tokens": [2, 4]}

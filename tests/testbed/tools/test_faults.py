@@ -83,6 +83,7 @@ def test_a_client_that_crashes_is_noted(monkeypatch: pytest.MonkeyPatch) -> None
 PROOF = (pytest.mark.proof, pytest.mark.timeout(1200))
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def saved(bench: Bench, scenario: Path, out: Path, drafter: str) -> Path:
     return out / "paths.safetensors"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("drafter", ["bundled-small", "bundled"])
 def test_a_file_gives_the_figures_of_its_model(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path, drafter: str, monkeypatch: pytest.MonkeyPatch
