@@ -90,10 +90,15 @@ class LMHead:
             return self.row_counts.apply(self.differentiable_logits, hidden)
         return self.scaled(kernel.product(hidden.to(device="cpu", dtype=self.weight.dtype)))
 
-    def differentiable_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The result of `logits`, with gradients for `hidden` where `hidden` requires them."""
-        rows = hidden.to(device=self.parameter.device, dtype=self.parameter.dtype)
-        return self.scaled(linear(rows, self.parameter).float())
+    def differentiable_logits(
+        self, hidden: torch.Tensor, weight: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The result of `logits`, with gradients for `hidden` where `hidden` requires them.
+
+        weight: [tokens, hidden], rows of `parameter` for the tokens that logits are wanted of; None for all.
+        """
+        weight = self.parameter if weight is None else weight
+        return self.scaled(linear(hidden.to(device=weight.device, dtype=weight.dtype), weight).float())
 
     def scaled(self, logits: torch.Tensor) -> torch.Tensor:
         """Return products [n, vocab] with the weight as logits."""

@@ -34,6 +34,11 @@ from flowedge.models.lm_head import LMHead
 from flowedge.planning.fixed_costs import FixedCosts
 from flowedge.planning.in_process import virtual_pipeline
 from flowedge.text.tokenizer import encode_chat
+from flowedge.training.documents import Batch, TrainingText
+from flowedge.training.heads.eagle_training import EagleTraining, with_noise
+from flowedge.training.heads.head_kinds import new_head
+from flowedge.training.heads.head_training import LossSums
+from flowedge.training.heads.unrolled import unrolled
 from flowedge.training.local_target import LocalTarget
 from flowedge.training.run import AcceptanceLength, TrainingObserver, _evaluate, train_drafter
 from flowedge.training.settings import TrainingSettings
@@ -47,7 +52,7 @@ from tests.support.breadth import dealt
 pytestmark = pytest.mark.slow
 TRAINING = TrainingSettings(steps=20, batch_tokens=128, max_length=48, learning_rate=5e-3, evaluate=1, seed=3)
 KINDS = {
-    "eagle": (replace(TRAINING, unroll=2), EagleHead),
+    "eagle": (replace(TRAINING, draft_vocab=3000, unroll=2), EagleHead),
     "eagle3": (replace(TRAINING, kind="eagle3", draft_vocab=3000, unroll=3), Eagle3Head),
     "dspark": (replace(TRAINING, kind="dspark", block_size=4, head_layers=2), BlockHead),
 }
@@ -208,6 +213,31 @@ def test_features_are_the_plain_models(target: Path, monkeypatch: pytest.MonkeyP
     (features,) = loaded.features([tokens])
     expected = torch.cat([states[index][0] for index in (-1, 2, 3, 4)], dim=1)
     torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_cross_entropy_is_over_the_given_tokens(target: Path) -> None:
+    loaded = LocalTarget(str(target), "none", torch.float32)
+    tokens = np.arange(2, 14, dtype=np.int32)
+    (features,) = loaded.features([tokens])
+    batch = Batch.of([TrainingText(tokens, np.arange(len(tokens)) >= 3)], [features], features.shape[1])
+    ids = torch.tensor([3, 5, 8, 2000])
+    losses: list[LossSums] = []
+    for compared in (ids, None):
+        sums, noise = LossSums(), torch.Generator().manual_seed(1)
+        head = new_head(loaded.checkpoint.config, torch.Generator().manual_seed(2))
+        training = EagleTraining(head, loaded, 0.1, 1, torch.float32, compared)
+        training.backward(batch, int(batch.counted[:, 2:].sum()), noise, sums)
+        losses.append(sums)
+    with torch.no_grad():
+        given = with_noise(features[None, :-1], batch.spread, torch.Generator().manual_seed(1))
+        (output,) = unrolled(head, loaded.embed(tokens[None, 1:]), given, 1)
+        # Row t predicts the feature of row t + 1, from which token t + 2 is drawn; token 3 is the first.
+        rows = (output[0, 1:-1], features[2:-1])
+        predicted, wanted = (loaded.lm_head.logits(own)[:, ids] for own in rows)
+        expected = torch.nn.functional.cross_entropy(predicted, wanted.softmax(-1))
+    assert losses[0].token == pytest.approx(expected.item(), rel=1e-4)
+    assert losses[0].feature == pytest.approx(losses[1].feature)
+    assert losses[0].token != pytest.approx(losses[1].token)
 
 
 def test_another_training_is_refused_until_restart(target: Path, data: Path, tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def train_drafter(
     draft_vocab: Annotated[
         int,
         typer.Option(
-            help="Number of tokens that an EAGLE-3 head can propose: the most frequent in the data."
+            help="Number of tokens, the most frequent in the data, whose distribution an EAGLE head learns. "
+            "An EAGLE-3 head can propose no others."
         ),
     ] = 32000,
     unroll: Annotated[

@@ -39,7 +39,7 @@ def head_losses(predicted: Tensor, wanted: Tensor, logits: Tensor, wanted_logits
 
     Args:
         predicted, wanted: features [rows, hidden].
-        logits, wanted_logits: the logits [rows, vocab] of these features by the target's LM head.
+        logits, wanted_logits: the logits [rows, tokens] of these features by the target's LM head.
     """
     feature = F.smooth_l1_loss(predicted, wanted)
     token = F.cross_entropy(logits, wanted_logits.softmax(dim=-1))
@@ -64,11 +64,18 @@ class EagleTraining(HeadTraining):
         cross_entropy_weight: float,
         unroll: int,
         compute: torch.dtype,
+        ids: Tensor | None = None,
     ) -> None:
-        """Train each row through `unroll` steps."""
+        """Train each row through `unroll` steps.
+
+        ids: int64 [tokens], the tokens whose distribution the cross-entropy compares; None for all.
+        """
         super().__init__(head, target, compute)
         self._weight = cross_entropy_weight
         self._steps = step_weights(unroll)
+        self._logits_weight = target.lm_head.parameter.detach()
+        if ids is not None:
+            self._logits_weight = self._logits_weight[ids.to(self._logits_weight.device)]
 
     def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: LossSums) -> None:
         features = batch.rows
@@ -86,7 +93,7 @@ class EagleTraining(HeadTraining):
             wanted = features[:, 1 + step : 1 + step + rows.shape[1]][rows]
             # Backwards in two parts, so that only a piece's logits are in memory at a time.
             leaf = predicted.detach().requires_grad_()
-            for piece in self.pieces(len(leaf), self._target.lm_head.vocab_size):
+            for piece in self.pieces(len(leaf), len(self._logits_weight)):
                 self._backward_logits(leaf[piece], wanted[piece], share / update_rows, sums)
             chosen.append(predicted)
             leaves.append(leaf)
@@ -96,9 +103,10 @@ class EagleTraining(HeadTraining):
         save_eagle_head(self.head, directory)
 
     def _backward_logits(self, predicted: Tensor, wanted: Tensor, share: float, sums: LossSums) -> None:
-        logits = self._target.lm_head.differentiable_logits(predicted)
+        lm_head = self._target.lm_head
+        logits = lm_head.differentiable_logits(predicted, self._logits_weight)
         with torch.no_grad():
-            wanted_logits = self._target.lm_head.differentiable_logits(wanted)
+            wanted_logits = lm_head.differentiable_logits(wanted, self._logits_weight)
         weight = share * len(predicted)
         losses = head_losses(predicted, wanted, logits, wanted_logits)
         torch.autograd.backward(weight * losses.total(self._weight))

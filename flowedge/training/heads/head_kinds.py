@@ -49,6 +49,8 @@ def head_training(
     config, compute = target.checkpoint.config, torch_dtype(settings.dtype)
     generator = torch.Generator().manual_seed(settings.seed)
     directory = drafter_directory(settings.init) if settings.init else None
+    vocab = int(config.vocab_size)
+    frequent = draft_vocabulary(documents, vocab, min(settings.draft_vocab, vocab))
     head: EagleHead | Eagle3Head | BlockHead
     if directory is not None:
         loads: dict[str, Callable[..., EagleHead | Eagle3Head | BlockHead | ParallelHead]] = {
@@ -71,9 +73,7 @@ def head_training(
             )
         head.embed_tokens = None  # the target's is used from now on
     elif settings.kind == "eagle3":
-        size = min(settings.draft_vocab, int(config.vocab_size))
-        ids = draft_vocabulary(documents, int(config.vocab_size), size)
-        head = new_eagle3_head(config, ids, target.lm_head.parameter.float().cpu(), generator)
+        head = new_eagle3_head(config, frequent, target.lm_head.parameter.float().cpu(), generator)
     elif settings.kind == "eagle":
         head = new_head(config, generator)
     else:
@@ -82,7 +82,10 @@ def head_training(
         return BlockTraining(head, target, compute)
     if isinstance(head, Eagle3Head):
         return Eagle3Training(head, target, settings.steps_of_a_row, compute)
-    return EagleTraining(head, target, settings.cross_entropy_weight, settings.steps_of_a_row, compute)
+    compared = frequent if len(frequent) < vocab else None
+    return EagleTraining(
+        head, target, settings.cross_entropy_weight, settings.steps_of_a_row, compute, compared
+    )
 
 
 def new_head(config: Any, generator: torch.Generator | None = None) -> EagleHead:
