@@ -90,9 +90,7 @@ class LMHead:
             return self.row_counts.apply(self.differentiable_logits, hidden)
         return self.scaled(kernel.product(hidden.to(device="cpu", dtype=self.weight.dtype)))
 
-    def differentiable_logits(
-        self, hidden: torch.Tensor, weight: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def differentiable_logits(self, hidden: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
         """The result of `logits`, with gradients for `hidden` where `hidden` requires them.
 
         weight: [tokens, hidden], rows of `parameter` for the tokens that logits are wanted of; None for all.

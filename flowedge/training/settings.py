@@ -36,7 +36,7 @@ class TrainingSettings:
     max_length: int = 2048  # tokens that a text is cut to; the model's context bounds it as well
     learning_rate: float | None = None  # peak; None for trainer.default_learning_rate
     cross_entropy_weight: float = CROSS_ENTROPY_WEIGHT  # EAGLE-1/2 heads only
-    draft_vocab: int = DRAFT_VOCAB  # the most tokens that an EAGLE head learns, and EAGLE-3 can propose
+    draft_vocab: int = DRAFT_VOCAB  # the most tokens that a head learns, and an EAGLE-3 head can propose
     unroll: int | None = None  # steps that a row of an EAGLE head is trained through; None for UNROLLED
     block_size: int = BLOCK_SIZE  # rows of a block of a block head
     head_layers: int = HEAD_LAYERS  # of a block head

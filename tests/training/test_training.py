@@ -54,7 +54,7 @@ TRAINING = TrainingSettings(steps=20, batch_tokens=128, max_length=48, learning_
 KINDS = {
     "eagle": (replace(TRAINING, draft_vocab=3000, unroll=2), EagleHead),
     "eagle3": (replace(TRAINING, kind="eagle3", draft_vocab=3000, unroll=3), Eagle3Head),
-    "dspark": (replace(TRAINING, kind="dspark", block_size=4, head_layers=2), BlockHead),
+    "dspark": (replace(TRAINING, kind="dspark", draft_vocab=3000, block_size=4, head_layers=2), BlockHead),
 }
 LEARNED = {
     "eagle": (0, 0.9),

@@ -51,7 +51,7 @@ def train_drafter(
     draft_vocab: Annotated[
         int,
         typer.Option(
-            help="Number of tokens, the most frequent in the data, whose distribution an EAGLE head learns. "
+            help="Number of tokens, the most frequent in the data, whose distribution a head learns. "
             "An EAGLE-3 head can propose no others."
         ),
     ] = 32000,

@@ -29,8 +29,10 @@ class BlockTraining(HeadTraining):
 
     head: BlockHead
 
-    def __init__(self, head: BlockHead, target: TrainingTarget, compute: torch.dtype) -> None:
-        super().__init__(head, target, compute)
+    def __init__(
+        self, head: BlockHead, target: TrainingTarget, compute: torch.dtype, ids: Tensor | None = None
+    ) -> None:
+        super().__init__(head, target, compute, ids)
         self._size, self._depths = head.blocks.size, head.blocks.depths
         # A depth counts exp(-depth / half the block), as published for blocks of 8 and of 16.
         self._weights = torch.exp(-torch.arange(self._depths, device=target.device) / (self._size / 2))
@@ -51,7 +53,7 @@ class BlockTraining(HeadTraining):
         weights = self._weights.expand_as(due)[chosen]
         share = learnt / update_rows / float(weights.sum())
         places = chosen.nonzero()
-        for piece in self.pieces(len(places), self._target.lm_head.vocab_size):
+        for piece in self.pieces(len(places), self.num_tokens):
             text, block, depth = places[piece].unbind(dim=1)
             rows, position = leaf[text, block, depth], due[text, block, depth]
             self._backward_logits(rows, batch, text, position, share * weights[piece], sums)
@@ -97,16 +99,15 @@ class BlockTraining(HeadTraining):
         sums: LossSums,
     ) -> None:
         """Add the gradients of states [n, hidden] that predict tokens at `places` [n] of `texts` [n]."""
-        lm_head = self._target.lm_head
         with torch.no_grad():
-            before = batch.rows[texts, places - 1, : lm_head.hidden_size]
-            wanted = lm_head.differentiable_logits(before).softmax(dim=-1)
+            before = batch.rows[texts, places - 1, : self._target.lm_head.hidden_size]
+            wanted = self.shared_logits(before).softmax(dim=-1)
         with self.products(states):
             own = self.head.lm_head
-            logits = lm_head.differentiable_logits(states) if own is None else own(states).float()
+            logits = self.shared_logits(states) if own is None else self.of_tokens(own(states).float())
             if self.head.markov_head is not None:
                 known = torch.from_numpy(batch.tokens.astype(np.int64)).to(states.device)
-                logits = logits + self.head.markov_head(known[texts, places - 1])
+                logits = logits + self.of_tokens(self.head.markov_head(known[texts, places - 1]))
         losses = F.cross_entropy(logits.float(), wanted, reduction="none")
         loss = (shares * losses).sum()
         torch.autograd.backward(loss)

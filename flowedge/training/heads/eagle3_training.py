@@ -28,9 +28,7 @@ class Eagle3Training(HeadTraining):
 
     def __init__(self, head: Eagle3Head, target: TrainingTarget, unroll: int, compute: torch.dtype) -> None:
         """Train each row through `unroll` steps."""
-        super().__init__(head, target, compute)
-        # The target's ids of the draft vocabulary.
-        self._ids = head.d2t + torch.arange(len(head.d2t), device=target.device)
+        super().__init__(head, target, compute, head.d2t + torch.arange(len(head.d2t)))
         self._proposable = torch.zeros(target.lm_head.vocab_size, dtype=torch.bool, device=target.device)
         self._proposable[self._ids] = True
         self._weights = step_weights(unroll)
@@ -51,7 +49,7 @@ class Eagle3Training(HeadTraining):
             # Row t of this step predicts token t + 2 + step.
             due = F.pad(place[:, 2 + step :], (0, min(1 + step, rows)), value=-1)[:, :rows]
             chosen = (due >= 0).nonzero(as_tuple=True)
-            for piece in self.pieces(len(chosen[0]), len(self._ids)):
+            for piece in self.pieces(len(chosen[0]), self.num_tokens):
                 texts, at = (each[piece] for each in chosen)
                 share = self._weights[step] / update_rows
                 self._backward_logits(leaf[texts, at], wanted[due[texts, at]], share, sums)
@@ -76,7 +74,7 @@ class Eagle3Training(HeadTraining):
             logits = self._target.lm_head.differentiable_logits(features[texts[piece], at[piece] + 1])
             proposable = self._proposable[logits.argmax(dim=-1)]
             learnt.append(proposable)
-            distributions.append(logits[proposable][:, self._ids].softmax(dim=-1))
+            distributions.append(self.of_tokens(logits[proposable]).softmax(dim=-1))
         chosen = torch.cat(learnt)
         place[texts[chosen], at[chosen] + 2] = torch.arange(int(chosen.sum()), device=features.device)
         return place, torch.cat(distributions)

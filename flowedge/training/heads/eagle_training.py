@@ -66,16 +66,10 @@ class EagleTraining(HeadTraining):
         compute: torch.dtype,
         ids: Tensor | None = None,
     ) -> None:
-        """Train each row through `unroll` steps.
-
-        ids: int64 [tokens], the tokens whose distribution the cross-entropy compares; None for all.
-        """
-        super().__init__(head, target, compute)
+        """Train each row through `unroll` steps; `ids` as of HeadTraining."""
+        super().__init__(head, target, compute, ids)
         self._weight = cross_entropy_weight
         self._steps = step_weights(unroll)
-        self._logits_weight = target.lm_head.parameter.detach()
-        if ids is not None:
-            self._logits_weight = self._logits_weight[ids.to(self._logits_weight.device)]
 
     def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: LossSums) -> None:
         features = batch.rows
@@ -93,7 +87,7 @@ class EagleTraining(HeadTraining):
             wanted = features[:, 1 + step : 1 + step + rows.shape[1]][rows]
             # Backwards in two parts, so that only a piece's logits are in memory at a time.
             leaf = predicted.detach().requires_grad_()
-            for piece in self.pieces(len(leaf), len(self._logits_weight)):
+            for piece in self.pieces(len(leaf), self.num_tokens):
                 self._backward_logits(leaf[piece], wanted[piece], share / update_rows, sums)
             chosen.append(predicted)
             leaves.append(leaf)
@@ -103,10 +97,9 @@ class EagleTraining(HeadTraining):
         save_eagle_head(self.head, directory)
 
     def _backward_logits(self, predicted: Tensor, wanted: Tensor, share: float, sums: LossSums) -> None:
-        lm_head = self._target.lm_head
-        logits = lm_head.differentiable_logits(predicted, self._logits_weight)
+        logits = self.shared_logits(predicted)
         with torch.no_grad():
-            wanted_logits = lm_head.differentiable_logits(wanted, self._logits_weight)
+            wanted_logits = self.shared_logits(wanted)
         weight = share * len(predicted)
         losses = head_losses(predicted, wanted, logits, wanted_logits)
         torch.autograd.backward(weight * losses.total(self._weight))

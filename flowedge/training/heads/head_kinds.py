@@ -78,13 +78,13 @@ def head_training(
         head = new_head(config, generator)
     else:
         head = new_block_head(config, settings, target.taps, mask_token(target.tokenizer), generator)
+    learnt = frequent if len(frequent) < vocab else None
     if isinstance(head, BlockHead):
-        return BlockTraining(head, target, compute)
+        return BlockTraining(head, target, compute, learnt)
     if isinstance(head, Eagle3Head):
         return Eagle3Training(head, target, settings.steps_of_a_row, compute)
-    compared = frequent if len(frequent) < vocab else None
     return EagleTraining(
-        head, target, settings.cross_entropy_weight, settings.steps_of_a_row, compute, compared
+        head, target, settings.cross_entropy_weight, settings.steps_of_a_row, compute, learnt
     )
 
 

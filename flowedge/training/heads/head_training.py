@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -41,10 +42,17 @@ class HeadTraining(ABC):
         compute: the dtype of its matrix products.
     """
 
-    def __init__(self, head: nn.Module, target: TrainingTarget, compute: torch.dtype) -> None:
+    def __init__(
+        self, head: nn.Module, target: TrainingTarget, compute: torch.dtype, ids: Tensor | None = None
+    ) -> None:
+        """Begin a training.
+
+        ids: int64 [tokens], ascending, the tokens whose distribution losses are of; None for all.
+        """
         self.head = head.requires_grad_().train().to(target.device)
         self.compute = compute
         self._target = target
+        self._ids = None if ids is None else ids.to(target.device)
 
     @abstractmethod
     def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: LossSums) -> None:
@@ -53,6 +61,24 @@ class HeadTraining(ABC):
     @abstractmethod
     def save(self, directory: Path) -> None:
         """Write the head in its published layout, each file replaced in one step."""
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens whose distribution losses are of."""
+        return self._target.lm_head.vocab_size if self._ids is None else len(self._ids)
+
+    @cached_property
+    def _shared_weight(self) -> Tensor:
+        weight = self._target.lm_head.parameter.detach()
+        return weight if self._ids is None else weight[self._ids]
+
+    def shared_logits(self, states: Tensor) -> Tensor:
+        """The logits float32 [rows, tokens] of states by the target's LM head, for the tokens of losses."""
+        return self._target.lm_head.differentiable_logits(states, self._shared_weight)
+
+    def of_tokens(self, logits: Tensor) -> Tensor:
+        """The columns of logits [rows, vocab] for the tokens of losses."""
+        return logits if self._ids is None else logits[:, self._ids]
 
     @staticmethod
     def pieces(rows: int, vocab: int) -> Iterator[slice]:
