@@ -181,9 +181,14 @@ class PlainBlocks:
         if offsets is not None:
             self.target_ids = self.target_ids + offsets
 
+        self.passes = [0]  # tokens of paths behind which there is a block
+        if self.causal and not self.shifted:
+            self.passes = list(range(0, SIZE, config.get("pass_depths", SIZE - 1)))
+
     @property
     def depths(self) -> int:
-        return SIZE if self.shifted else SIZE - 1
+        """The depths that are predicted, by the block behind the text or behind a path."""
+        return self.passes[-1] + (SIZE if self.shifted else SIZE - 1)
 
     def log_probs(self, tapped: Tensor, tokens: list[int], path: list[int]) -> Tensor:
         """The log-probabilities [columns] below a path of draft tokens, behind the text.
@@ -195,8 +200,10 @@ class PlainBlocks:
         weights, width, last = self.weights, self.embedding.shape[1], tokens[-1]
         text = self._norm("hidden_norm", tapped @ weights["fc.weight"].T)
         count = len(text)
-        rows = self.scale * self.embedding[torch.tensor([last] + [MASK] * (SIZE - 1))]
-        positions = torch.arange(count + SIZE)
+        given = path[: max(each for each in self.passes if each <= len(path))]
+        size = len(given) + SIZE
+        rows = self.scale * self.embedding[torch.tensor([last, *given] + [MASK] * (SIZE - 1))]
+        positions = torch.arange(count + size)
         for index, kind in enumerate(self.layer["layer_types"]):
             name = f"layers.{index}"
             normed = self._norm(f"{name}.input_layernorm", rows)
@@ -207,9 +214,9 @@ class PlainBlocks:
             v = (seen @ weights[f"{name}.self_attn.v_proj.weight"].T).view(-1, KV_HEADS, HEAD_SIZE)
             k, v = (each.repeat_interleave(HEADS // KV_HEADS, dim=1) for each in (k, v))
             scores = torch.einsum("qhd,khd->hqk", q, k) / HEAD_SIZE**0.5
-            hidden = ~self._seen(kind, count)
+            hidden = ~self._seen(kind, count, size)
             attended = torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -1e30).softmax(-1), v)
-            projected = attended.reshape(SIZE, -1) @ weights[f"{name}.self_attn.o_proj.weight"].T
+            projected = attended.reshape(size, -1) @ weights[f"{name}.self_attn.o_proj.weight"].T
             rows = rows + self._behind(f"{name}.attention_conv", projected, kernels)
             normed = self._norm(f"{name}.post_attention_layernorm", rows)
             normed, kernels = self._before(f"{name}.mlp_conv", normed)
@@ -262,9 +269,9 @@ class PlainBlocks:
                 found[row] += kernel * rows[row - back]
         return found
 
-    def _seen(self, kind: str, count: int) -> Tensor:
+    def _seen(self, kind: str, count: int, size: int) -> Tensor:
         """bool [block, text + block]."""
-        keys, rows = torch.arange(count + SIZE)[None], torch.arange(count, count + SIZE)[:, None]
+        keys, rows = torch.arange(count + size)[None], torch.arange(count, count + size)[:, None]
         sliding = kind == "sliding_attention"
         causal = self.causal
         if causal is None:

@@ -31,7 +31,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.lm_head import LMHead
 from flowedge.models.taps import eagle3_taps
 from flowedge.text.json_object import read_json_object
-from tests.drafting.block_files import SIZE, TAPS, PlainBlocks, save_block_head
+from tests.drafting.block_files import TAPS, PlainBlocks, save_block_head
 from tests.drafting.parallel_files import PlainParallel, save_parallel_head
 from tests.drafting.trees import children, extend, grow, grow_and_check
 from tests.models.conftest import edit_tensors
@@ -48,6 +48,9 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("speculators-peagle", {"windows": True, "query_key_norms": True, "draft_vocab": VOCAB}),
     ("dflash", {}),
     ("jetspec", {"windows": True}),
+    ("jetspec", {"pass_depths": 1}),
+    ("jetspec", {"pass_depths": 2, "windows": True}),
+    ("jetspec", {"pass_depths": 3}),
     ("dspark", {}),
     ("dflash", {"windows": True, "layers": 3}),
     ("speculators-dflash", {"draft_vocab": 25}),
@@ -124,7 +127,7 @@ def test_growth_equals_the_plain_head(tmp_path: Path, kind: str, layout: dict[st
         grow_and_check(
             drafter,
             growth,
-            SIZE + 1,
+            setting.plain.depths + 2,
             lambda *given, rows=rows: setting.check_below(rows, *given),
             vocab=VOCAB,
             root=root,
@@ -254,6 +257,8 @@ def test_memory_counts_what_is_loaded(tmp_path: Path, kind: str, quant: DraftQua
         ("markov_head_type to 'rnn'", "dspark", {"markov_head_type": "rnn"}),
         ("layer_types is", "dflash", {"layer_types": ["chunked_attention"] * 2}),
         ("target_hidden_size to 64", "jetspec", {"target_hidden_size": 64}),
+        ("pass_depths is 5, but a block predicts 4", "jetspec", {"pass_depths": 5}),
+        ("pass_depths is 2, but rows of its blocks see later", "dflash", {"pass_depths": 2}),
         ("2 is missing|layers.2", "dflash", {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}),
     ],
 )

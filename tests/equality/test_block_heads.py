@@ -53,7 +53,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     hidden = int(target.checkpoint.config.hidden_size)
     for kind in KINDS:
         if kind != PARALLEL:
-            save_block_head(directory / kind, kind, hidden=hidden, vocab=VOCAB)
+            passes = {"pass_depths": 2} if kind == "jetspec" else {}
+            save_block_head(directory / kind, kind, hidden=hidden, vocab=VOCAB, **passes)
     save_parallel_head(directory / PARALLEL, hidden=hidden, vocab=VOCAB, draft_vocab=VOCAB // 2)
     return Models(target, directory)
 

@@ -31,7 +31,7 @@ from flowedge.models.cuda_graphs.static_decoding import BlockDecoding, capture_d
 from flowedge.models.lm_head import LMHead
 from flowedge.planning.measuring import draft_timing, layer_timing
 from flowedge.planning.measuring.layer_timing import RECORDING_RUNS
-from tests.drafting.block_files import save_block_head
+from tests.drafting.block_files import SIZE, save_block_head
 from tests.drafting.mtp_files import make_mtp
 from tests.drafting.parallel_files import save_parallel_head
 from tests.drafting.trees import extend, predict
@@ -283,7 +283,8 @@ def run_block_head(gpu: FakeCuda, directory: Path, kind: str) -> None:
         if kind == "peagle":
             save_parallel_head(directory / "head", hidden=32, vocab=vocab, windows=True)
         else:
-            save_block_head(directory / "head", kind, hidden=32, vocab=vocab, windows=True)
+            passes = {"pass_depths": 1} if kind == "jetspec" else {}
+            save_block_head(directory / "head", kind, hidden=32, vocab=vocab, windows=True, **passes)
     with gpu.load():
         checkpoint = Checkpoint(directory / "target")
         head = LMHead.load(checkpoint, torch.bfloat16, CUDA)
@@ -295,6 +296,8 @@ def run_block_head(gpu: FakeCuda, directory: Path, kind: str) -> None:
         extend(drafter, "s", np.zeros((3, 3 * 32), dtype=np.uint16), np.arange(3))
         predict(drafter, "s", growth, Frontier([0], [-1], [8]))
         predict(drafter, "s", growth, Frontier([1, 2], [0, 0], [3, 4]))
+        beyond = list(range(3, 3 + 2 * SIZE))  # a chain that is longer than blocks reach
+        predict(drafter, "s", growth, Frontier(beyond, [1, *beyond[:-1]], [7] * len(beyond)))
 
 
 @pytest.mark.proof
@@ -364,7 +367,7 @@ def test_every_module_that_computes_is_run(
     run_last_stage(gpu, SAMPLINGS[-1])
     run_static_draft_node(gpu, tuple(ALL_DRAFTERS.split("+")), SAMPLINGS[-1], tmp_path)
     run_mtp_head(gpu, tmp_path / "mtp", "qwen3_5", static=True)
-    for kind in ("dspark", "dflash2", "peagle"):
+    for kind in ("dspark", "jetspec", "dflash2", "peagle"):
         run_block_head(gpu, tmp_path / kind, kind)
     root = Path(flowedge.__file__).parent
     computing = {

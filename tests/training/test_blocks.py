@@ -37,16 +37,19 @@ def test_a_block_is_trained_on_what_it_is_drafted_from(tmp_path: Path, kind: Hea
     batch = Batch.of(texts, rows, target.lm_head.hidden_size)
     starts = torch.tensor([[5, 20, 39], [3, 10, 30]])
     with torch.no_grad():
-        states = training.predict(batch, starts)
+        given = torch.tensor([[0, 2, 0], [1, 0, 2]]) * (kind == "jetspec")
+        states = training.predict(batch, starts, given)
         sizes = HeadSizes.of(training.head.config, torch.float32, torch.device("cpu"), False, 2)
         for text, own in enumerate(texts):
             for block, start in enumerate(starts[text].tolist()):
                 store = HeadStore(sizes, 64)
                 known = TrueRows.at(0, rows[text][:start].numpy(), own.tokens[1 : start + 1].astype(np.int64))
                 add_text(training.head, target.embedding, [(store, known)])
-                begin = BlockStart(store, int(own.tokens[start]), start)
+                path = own.tokens[start + 1 : start + 1 + int(given[text, block])].tolist()
+                begin = BlockStart(store, int(own.tokens[start]), start, tuple(path), len(path))
                 (drafted,) = predict_blocks(training.head, target.embedding, [begin])
-                torch.testing.assert_close(states[text, block], drafted, rtol=1e-4, atol=1e-4)
+                assert len(drafted) == training.head.blocks.depths - len(path)
+                torch.testing.assert_close(states[text, block, len(path) :], drafted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["dflash2", "peagle"])

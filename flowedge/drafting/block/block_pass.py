@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from flowedge.core.arrays import IntArray
 from flowedge.drafting.block.block_head import BlockHead
-from flowedge.drafting.block.block_settings import BlockLayer
+from flowedge.drafting.block.block_settings import BlockLayer, BlockWiring
 from flowedge.drafting.block.kernel_blocks import BlockStart, KernelBlocks
 from flowedge.drafting.block.parallel_head import ParallelHead
 from flowedge.drafting.heads.draft_head import CachedAttention, KeyValueViews
@@ -54,34 +55,42 @@ def predict_blocks(
     starts: Sequence[BlockStart],
     kernels: KernelBlocks | None = None,
 ) -> list[torch.Tensor]:
-    """Return the states [depths, hidden] whose logits predict the tokens behind each start, by depth.
+    """Return the states [depths, hidden] whose logits predict the tokens behind each start and its path.
 
     kernels: of the head; None where torch computes it.
     """
     blocks = head.blocks
-    size, count = blocks.size, len(starts)
-    tokens = np.full((count, size), blocks.mask_token, dtype=np.int64)
-    if blocks.eagle is None:
-        tokens[:, 0] = [start.token for start in starts]
-    positions = np.array([start.position for start in starts])[:, None] + np.arange(size)
-    token, place = to_device(starts[0].store.device, tokens.ravel(), positions.ravel())
+    counts = [start.rows(blocks.size) for start in starts]
+    tokens = np.concatenate([_tokens(blocks, start) for start in starts])
+    positions = np.concatenate(
+        [np.arange(start.position, start.position + rows) for start, rows in zip(starts, counts, strict=True)]
+    )
+    token, place = to_device(starts[0].store.device, tokens, positions)
     embedded = _embedded(head, embedding, token, starts[0].store.sizes.dtype)
     if kernels is not None:
         states = kernels.predict(embedded, starts)
     else:
         rotation = head.rotation(embedded, place)
-        spans = [_Span(start.store, start.position, size) for start in starts]
+        spans = [_Span(start.store, start.position, rows) for start, rows in zip(starts, counts, strict=True)]
         contexts = _contexts(blocks.layers, rotation, spans)
         if isinstance(head, ParallelHead):
             hidden = head.mask_state.expand(len(embedded), -1)
             states = head.predict_rows(embedded, hidden, contexts)
         else:
             states = head.predict(embedded, contexts)
-    found = states.view(count, size, -1)
+    found = states.split_with_sizes(counts)
     if isinstance(head, ParallelHead):
         last = [start.store.states[start.position - 1 : start.position] for start in starts]
         return [torch.cat(each) for each in zip(last, found, strict=True)]
-    return list(found[:, size - blocks.depths :])
+    firsts = [len(each) - blocks.depths + start.left_out for start, each in zip(starts, found, strict=True)]
+    return [each[first:] for first, each in zip(firsts, found, strict=True)]
+
+
+def _tokens(blocks: BlockWiring, start: BlockStart) -> IntArray:
+    tokens = np.full(start.rows(blocks.size), blocks.mask_token, dtype=np.int64)
+    if blocks.eagle is None:
+        tokens[: 1 + len(start.path)] = (start.token, *start.path)
+    return tokens
 
 
 def block_mask(layer: BlockLayer, before: int, size: int, device: torch.device) -> torch.Tensor:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ _INPUT_LAYERS = "aux_hidden_state_layer_ids"  # of the layers whose inputs are r
 _MASKS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 _CAUSAL = ("causal_head", "is_causal", "causal")  # of all layers; without one, windowed layers are causal
 _SLIDING = "sliding_attention"
+_PASSES = "pass_depths"  # of heads that were trained with tokens of a path in their blocks
 _SOFTCAP = "final_logit_softcapping"
 _PARALLEL_DEPTHS = 8  # of a P-EAGLE head that does not say; the default of its trainers
 # Settings that would change what is computed, and the values with which they do not. None is one for all.
@@ -95,6 +96,8 @@ class BlockWiring:
         convolution, selection: of DFlash2; None for others.
         embedding_scale: a factor on the target's embeddings.
         softcap: the bound of its logits; None for none.
+        pass_depths: after how many tokens of a path a head whose rows see no later row predicts again, with
+            these tokens in the block; None for other heads.
         eagle: of P-EAGLE, how the rows of its text are wired; None for heads whose text has no rows.
     """
 
@@ -109,6 +112,7 @@ class BlockWiring:
     selection: Selection | None = None
     embedding_scale: float = 1.0
     softcap: float | None = None
+    pass_depths: int | None = None
     eagle: Eagle3Wiring | None = None
 
     @property
@@ -156,11 +160,12 @@ class BlockWiring:
         else:
             number_of(settings, "draft_vocab_size", path, 1)
         convolution, selection = _of_dflash2(both, size, path) if kind == DFLASH2 else (None, None)
+        layers = _layers(both, path)
         return cls(
             size,
             mask,
             _taps(both, path),
-            _layers(both, path),
+            layers,
             bool(shifted),
             number_of(both, "markov_rank", path, 0) if both.get("markov_rank") else 0,
             own_vocab,
@@ -168,6 +173,7 @@ class BlockWiring:
             selection,
             _positive(both, "input_embedding_scale", path) or 1.0,
             _positive(both, _SOFTCAP, path),
+            _pass_depths(both, layers, 0 if shifted or convolution else size - 1, path),
         )
 
     @classmethod
@@ -200,7 +206,8 @@ class BlockWiring:
             kind = {"architectures": [DSPARK], "sample_from_anchor": self.shifted}
             return kind | layers | markov | {"block_size": self.size, "enable_confidence_head": False}
         causal = {"causal_head": True} if any(layer.causal for layer in self.layers) else {}
-        return {"architectures": [DFLASH], "block_size": self.size, OF_DFLASH: layers | causal}
+        passes = {} if self.pass_depths in (None, self.depths) else {_PASSES: self.pass_depths}
+        return {"architectures": [DFLASH], "block_size": self.size, OF_DFLASH: layers | causal | passes}
 
 
 def is_block_config(settings: Mapping[str, Any]) -> bool:
@@ -261,6 +268,23 @@ def _parallel_depths(settings: Mapping[str, Any], path: Path) -> int:
         if isinstance(method, dict) and method.get("speculative_tokens") is not None:
             return number_of(method, "speculative_tokens", path, 2)
     return _PARALLEL_DEPTHS
+
+
+def _pass_depths(
+    settings: Mapping[str, Any], layers: Sequence[BlockLayer], depths: int, path: Path
+) -> int | None:
+    """After how many tokens of a path a head predicts again: by default behind the last of its depths."""
+    given = settings.get(_PASSES)
+    if not depths or not all(layer.causal for layer in layers):
+        if given is not None:
+            raise CheckpointError(
+                f"{path}: {_PASSES} is {given!r:.80}, but rows of its blocks see later rows"
+            )
+        return None
+    found = depths if given is None else number_of(settings, _PASSES, path, 1)
+    if found > depths:
+        raise CheckpointError(f"{path}: {_PASSES} is {found}, but a block predicts {depths} tokens")
+    return found
 
 
 def _positive(settings: Mapping[str, Any], name: str, path: Path) -> float | None:

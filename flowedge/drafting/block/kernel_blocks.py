@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,11 +34,19 @@ class BlockStart:
     Attributes:
         token: the last token of the text.
         position: its position; the rows of the text before it are stored.
+        path: the draft tokens behind it, which the block has before its mask tokens.
+        left_out: mask tokens, and so depths, that the block lacks.
     """
 
     store: HeadStore
     token: int
     position: int
+    path: tuple[int, ...] = ()
+    left_out: int = 0
+
+    def rows(self, size: int) -> int:
+        """The rows of a block that has `size` rows behind the text."""
+        return len(self.path) + size - self.left_out
 
 
 class KernelBlocks:
@@ -54,7 +62,7 @@ class KernelBlocks:
         if reason:
             raise NoKernelError(reason)
         self._head = head  # the owner of the memory
-        self._causal = head.blocks.layers[0].causal
+        self._size, self._causal = head.blocks.size, head.blocks.layers[0].causal
         self._dtype = head.norm.weight.dtype
         self._kept: list[object] = []
         self._rotations = RotationTable(partial(rotation_of, head, len(head.layers)), self._dtype)
@@ -62,19 +70,32 @@ class KernelBlocks:
         self._layers = (ctypes.POINTER(LayerFields) * len(fields))(*map(ctypes.pointer, fields))
 
     def predict(self, embedded: torch.Tensor, starts: Sequence[BlockStart]) -> torch.Tensor:
-        """Return the states [blocks * size, hidden] of blocks whose tokens have these embeddings."""
-        hidden, size = embedded.to(self._dtype, copy=True), self._head.blocks.size
-        together = max(MOST_ROWS // size, 1)
-        for first in range(0, len(starts), together):
-            sessions = [self._rows(start, size) for start in starts[first : first + together]]
-            rows = hidden[first * size : (first + len(sessions)) * size]
-            KernelRun(self._layers, self._rotations, rows, sessions).compute(0, len(self._layers))
+        """Return the states [rows, hidden] of the rows of blocks, whose tokens have these embeddings."""
+        hidden, first = embedded.to(self._dtype, copy=True), 0
+        for together in self._batches(starts):
+            sessions = [self._rows(start) for start in together]
+            stop = first + sum(len(each.paths.positions) for each in sessions)
+            KernelRun(self._layers, self._rotations, hidden[first:stop], sessions).compute(
+                0, len(self._layers)
+            )
+            first = stop
         states: torch.Tensor = self._head.norm(hidden)
         return states
 
-    def _rows(self, start: BlockStart, size: int) -> KernelRows:
-        positions = np.arange(start.position, start.position + size)
-        seen = positions + 1 if self._causal else np.full_like(positions, start.position + size)
+    def _batches(self, starts: Sequence[BlockStart]) -> Iterator[Sequence[BlockStart]]:
+        """Divide blocks into those that are computed at once: MOST_ROWS rows, one block of a session."""
+        batch: list[BlockStart] = []
+        for start in starts:
+            rows = sum(each.rows(self._size) for each in (*batch, start))
+            if batch and (rows > MOST_ROWS or any(each.store is start.store for each in batch)):
+                yield batch
+                batch = []
+            batch.append(start)
+        yield batch
+
+    def _rows(self, start: BlockStart) -> KernelRows:
+        positions = np.arange(start.position, start.position + start.rows(self._size))
+        seen = positions + 1 if self._causal else np.full_like(positions, positions[-1] + 1)
         paths = RowPaths(positions, seen, np.zeros_like(positions), positions[:0])
         return KernelRows(paths, start.position, cache_fields(start.store))
 

@@ -40,8 +40,9 @@ class BlockTraining(HeadTraining):
     def backward(self, batch: Batch, update_rows: int, noise: torch.Generator, sums: LossSums) -> None:
         learnt = int(batch.counted.sum())
         starts = self._starts(batch, learnt, noise)
+        given = self._given(starts, noise)
         with self.products(batch.rows):
-            states = self.predict(batch, starts)
+            states = self.predict(batch, starts, given)
         leaf = states.detach().requires_grad_()
         # The token of depth d behind a start at position a has position a + 1 + d.
         due = starts[..., None] + 1 + torch.arange(self._depths, device=starts.device)
@@ -49,8 +50,10 @@ class BlockTraining(HeadTraining):
         within = due < length
         due = due.clamp(max=length - 1)
         texts = torch.arange(len(due), device=due.device)[:, None, None].expand_as(due)
-        chosen = within & batch.counted[texts, due]
-        weights = self._weights.expand_as(due)[chosen]
+        # A depth counts from the last given token on.
+        depths = torch.arange(self._depths, device=starts.device) - given[..., None]
+        chosen = within & batch.counted[texts, due] & (depths >= 0)
+        weights = self._weights[depths.clamp(min=0)][chosen]
         share = learnt / update_rows / float(weights.sum())
         places = chosen.nonzero()
         for piece in self.pieces(len(places), self.num_tokens):
@@ -70,12 +73,30 @@ class BlockTraining(HeadTraining):
         blocks = max(1, round(ROWS_OF_TOKEN * learnt / len(follows) / self._size))
         return torch.multinomial(follows.float(), blocks, replacement=True, generator=noise)
 
-    def predict(self, batch: Batch, starts: Tensor) -> Tensor:
-        """The states [texts, blocks, depths, hidden] of blocks that begin at `starts`."""
+    def _given(self, starts: Tensor, noise: torch.Generator) -> Tensor:
+        """Draw how many true tokens each block has in the place of mask tokens, int64 [texts, blocks].
+
+        Half of the blocks of a head that predicts behind paths have some, the others of all heads none.
+        """
+        if self.head.blocks.pass_depths is None:
+            return torch.zeros_like(starts)
+        most = self._depths - 1
+        drawn = torch.randint(-most, most + 1, starts.shape, generator=noise, device=noise.device)
+        return drawn.clamp(min=0).to(starts.device)
+
+    def predict(self, batch: Batch, starts: Tensor, given: Tensor | None = None) -> Tensor:
+        """The states [texts, blocks, depths, hidden] of blocks that begin at `starts`.
+
+        given: how many true tokens behind its first each block has; None for none.
+        """
         head, size = self.head, self._size
         texts, blocks = starts.shape
         tokens = np.full((texts, blocks, size), head.blocks.mask_token, dtype=np.int32)
-        tokens[..., 0] = np.take_along_axis(batch.tokens, starts.cpu().numpy(), axis=1)
+        known = torch.zeros_like(starts) if given is None else given
+        for place in range(int(known.max()) + 1):
+            at = (starts + place).clamp(max=batch.tokens.shape[1] - 1).cpu().numpy()
+            own = np.take_along_axis(batch.tokens, at, axis=1)
+            tokens[..., place] = np.where(place <= known.cpu().numpy(), own, tokens[..., place])
         embedded = self._target.embed(tokens.reshape(texts, -1))
         fused = head.true_states(batch.rows)
         before = torch.arange(fused.shape[1], device=fused.device)[None].expand(texts, -1)

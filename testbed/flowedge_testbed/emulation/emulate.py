@@ -206,6 +206,11 @@ def block_size(directory: Path) -> BlockSize:
             f"drafter {directory}: P-EAGLE and DFlash2 heads have no price in emulations; name a DFlash, "
             "JetSpec or DSpark head, or measure on devices"
         )
+    if wiring.pass_depths not in (None, wiring.depths):
+        raise BadRequestError(
+            f"drafter {directory}: blocks behind paths (pass_depths {wiring.pass_depths}) have no price in "
+            "emulations; leave pass_depths out of its config.json, or measure on devices"
+        )
     return BlockSize(
         kind="block",
         size=wiring.size,

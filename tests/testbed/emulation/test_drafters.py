@@ -208,6 +208,9 @@ def test_heads_without_a_price(tmp_path: Path) -> None:
     for name in ("peagle", "dflash2"):
         with pytest.raises(BadRequestError, match="P-EAGLE and DFlash2 heads have no price in emulations"):
             emulated_drafter(model, None, (str(tmp_path / name),))
+    save_block_head(tmp_path / "jetspec", "jetspec", hidden=32, vocab=100, pass_depths=2)
+    with pytest.raises(BadRequestError, match=r"pass_depths 2\) have no price"):
+        emulated_drafter(model, None, (str(tmp_path / "jetspec"),))
 
 
 def test_memory_of_an_eagle3_head(scenario_file: ScenarioFile) -> None:
