@@ -52,7 +52,7 @@ class _BlockSession(StoreSession):
 
     Attributes:
         block: behind the text; None before the first.
-        passes: by node, the states [depths, hidden] of the block behind its path.
+        passes: by node, the states [n, hidden] of the block behind its path, which predict n further tokens.
         lines: of each node, the nodes and tokens from the root's child to itself.
     """
 
