@@ -16,11 +16,11 @@ from flowedge.drafting.drafter import ROOT, DraftPrefix, Frontier, GrowRequest
 from flowedge.drafting.model_drafter import GrownNode, ModelDrafter, ModelSession, rows_of
 from flowedge.drafting.proposal_head import ProposalHead
 from flowedge.drafting.suffix_index import SuffixIndex
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.host.lazy_zeros import lazy_zeros
 from flowedge.models.host.payloads import to_tensor
-from flowedge.models.kv_cache import KVCache
 from flowedge.models.language_model import LanguageModel
 from flowedge.models.session_rows import SessionRows
 from flowedge.models.taps import Taps

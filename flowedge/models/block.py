@@ -16,6 +16,7 @@ from torch import nn
 from flowedge.core.errors import BadRequestError
 from flowedge.device.kernel_library import is_switched_off, missing_reason
 from flowedge.models.architecture import Architecture
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.attention.kv_store import (
     KvFormat,
     check_kv,
@@ -33,7 +34,6 @@ from flowedge.models.host.lazy_zeros import takes_memory_as_written
 from flowedge.models.host.shared_pages import most_sharing
 from flowedge.models.kernels.block import MOST_ROWS, KernelBlock
 from flowedge.models.kernels.layer import NoKernelError
-from flowedge.models.kv_cache import KVCache
 from flowedge.models.lm_head import (
     LayerInputs,
     embed,

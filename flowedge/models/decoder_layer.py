@@ -14,7 +14,7 @@ from flowedge.models.attention.attention import Attention, Scoring
 from flowedge.models.attention.latent import LatentAttention
 from flowedge.models.experts import ExpertLinears, MixtureMlp, ScaledRouter
 from flowedge.models.families.parts import DeltaNet, Mamba2, Recurrence
-from flowedge.models.quant.fusing import GATE_UP, QUERY_KEY_VALUE, fuse
+from flowedge.models.fusing import GATE_UP, QUERY_KEY_VALUE, fuse
 from flowedge.models.recurrent.delta_net import GatedDeltaNet
 from flowedge.models.recurrent.mamba2 import StateSpace
 from flowedge.models.recurrent.short_convolution import GatedConvolution

@@ -19,6 +19,7 @@ from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.decoder_layer import DecoderLayer, empty_layer
 from flowedge.models.experts import Router
 from flowedge.models.files.weight_file import byte_view
+from flowedge.models.fusing import adjacent_memory
 from flowedge.models.host.parallel import Step, run_steps
 from flowedge.models.quant.backend import Tensors, WeightRows
 from flowedge.models.quant.block_repacking import (
@@ -29,7 +30,6 @@ from flowedge.models.quant.block_repacking import (
     stored_bytes,
     stored_linear,
 )
-from flowedge.models.quant.fusing import adjacent_memory
 from flowedge.models.quant.quant_cache import CacheKey, QuantCache, content_of
 from flowedge.models.quant.quantize import backend_of, check_quant, linear_bytes
 from flowedge.models.quant.repacking import build_repacked, repacked_bytes

@@ -15,10 +15,10 @@ from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import CONTEXT
 from flowedge.models.attention.attention import Scoring
 from flowedge.models.attention.draft_rows import draft_depths
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.attention.kv_store import KeyValueStore
 from flowedge.models.host.copies import moved, to_device, to_host
 from flowedge.models.kernels.row_paths import RowPaths, placed_depths, row_paths
-from flowedge.models.kv_cache import KVCache
 from flowedge.models.recurrent.recurrent_layer import RecurrentLayer
 from flowedge.models.recurrent.row_steps import UpdateSteps
 from flowedge.models.recurrent.updated_states import UpdatedStates

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from flowedge.core.errors import NonFiniteError
 from flowedge.core.request import DecodeCounters, Finished
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.checkpoint.tokenizer_loading import eos_token_ids, load_tokenizer
-from flowedge.models.kv_cache import KVCache
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quant_cache import QuantCache
 from flowedge.models.sampling.token_sampler import TokenSampler

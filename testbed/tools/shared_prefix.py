@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from flowedge.engine.pages import PAGE_ROWS
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.attention.kv_store import KvFormat
 from flowedge.models.block import LayerBlock
 from flowedge.models.families.parts import KeyHeads
 from flowedge.models.host.shared_pages import most_sharing
-from flowedge.models.kv_cache import KVCache
 from flowedge.planning.measuring.generic_layers import generic_block
 from flowedge.planning.profile.model import LayerSizes
 

@@ -14,6 +14,7 @@ from torch import nn
 from transformers import AutoConfig, DynamicCache
 
 from flowedge.models.architecture import Architecture
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.check.split_experts import split_experts
 from flowedge.models.decoder_layer import DecoderLayer
@@ -28,7 +29,6 @@ from flowedge.models.files.stored_tensors import (
     is_keys_and_values,
     latent_parts,
 )
-from flowedge.models.kv_cache import KVCache
 from flowedge.models.quant.quantize import quantize_block, quantize_linear
 from flowedge.models.recurrent.row_states import RowStates
 from flowedge.models.rotary import Rotary

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flowedge.models.kv_cache import KVCache
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.rotary import Rotary
 from flowedge.models.session_rows import SessionRows, SessionsAttention
 from tests.models.layer_pairs import CPU, LayerPair, layer_pair

@@ -8,11 +8,11 @@ import torch
 
 from flowedge.core.errors import CapacityError, PrefixLostError, ProtocolError
 from flowedge.models.attention.attention import Scoring
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.attention.kv_store import KvFormat, kv_row_bytes, saved_rows
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.families.parts import KeyHeads
 from flowedge.models.host import shared_pages
-from flowedge.models.kv_cache import KVCache
 
 HEADS = KeyHeads(2, 4)
 

@@ -27,7 +27,7 @@ from flowedge.engine.stage.stage import Stage
 from flowedge.engine.stage.stage_session import StageSession
 from flowedge.live.live_draft_node import LiveDraftNode
 from flowedge.live.live_stage import LiveStage
-from flowedge.models.kv_cache import KVCache
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.planning.virtual_pipeline import VirtualPipeline
 from flowedge.protocol.link_kind import LinkKind
 from flowedge.strategies.auto.auto import Auto

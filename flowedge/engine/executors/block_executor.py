@@ -27,10 +27,10 @@ from flowedge.engine.jobs import (
 )
 from flowedge.engine.pages import PAGE_ROWS
 from flowedge.engine.stage.stage_spec import StageSpec
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.block import LayerBlock
 from flowedge.models.host.copies import to_device
 from flowedge.models.host.payloads import payload_dtype, to_payload, to_tensor
-from flowedge.models.kv_cache import KVCache
 from flowedge.models.language_model import LanguageModel
 from flowedge.models.lm_head import LMHead
 from flowedge.models.sampling.token_sampler import TokenSampler

@@ -15,6 +15,7 @@ from torch import nn
 from flowedge.models.architecture import Architecture
 from flowedge.models.attention.attention import SeenKeys
 from flowedge.models.attention.draft_rows import draft_depths, visible_drafts
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.attention.kv_store import KeyValueStore, new_store
 from flowedge.models.attention.ordered import AttentionSizes
 from flowedge.models.attention.ordered_plan import CachedPaths
@@ -36,7 +37,6 @@ from flowedge.models.decoder_layer import DecoderLayer
 from flowedge.models.experts import ExpertLinears
 from flowedge.models.files.config_support import fixed_rope_length
 from flowedge.models.host.copies import HostArray, to_device, to_host
-from flowedge.models.kv_cache import KVCache
 from flowedge.models.lm_head import embed
 from flowedge.models.rotary import Rotary, Rotation
 from flowedge.models.row_counts import pad_rows

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from flowedge.engine.executors.draft_models import PREFILL_ROWS
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.exact.option import resolve_exact
 from flowedge.models.host.payloads import torch_dtype
-from flowedge.models.kv_cache import KVCache
 from flowedge.models.lm_head import LMHead
 from flowedge.models.quant.quant_cache import QuantCache
 from testbed.tools.beside_llamacpp.formats import Format

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from flowedge.core.errors import CapacityError, ProtocolError
+from flowedge.models.attention.kv_cache import KVCache
 from flowedge.models.block import LayerBlock
 from flowedge.models.checkpoint.checkpoint import Checkpoint
 from flowedge.models.cuda_graphs.held_forwards import MOST_FORWARDS, UNUSED_FORWARDS
@@ -23,7 +24,6 @@ from flowedge.models.cuda_graphs.static_decoding import (
     capture_decoding,
     unsuited,
 )
-from flowedge.models.kv_cache import KVCache
 from tests.models.conftest import Make
 from tests.models.cuda_graphs.static_pipeline import (
     CountingMaker,
