@@ -207,15 +207,16 @@ class BlockDrafter(StoreDrafter[_BlockSession]):
             min(state.nodes[node].row - len(line), self._depths - 1)
             for node, line in zip(frontier.nodes, lines, strict=True)
         ]
-        logits, states = rows_of(block.marginals.logits, rows), rows_of(block.states, rows)
-        beyond = self._beyond(state, frontier)
+        logits, beyond = rows_of(block.marginals.logits, rows), self._beyond(state, frontier)
+        correction = self.head.correction
+        states = block.states if correction is None else rows_of(block.states, rows)
         passed = [place for place, line in enumerate(lines) if line and place not in beyond]
         if passed:
             own = torch.stack([state.passes[lines[place][-1][0]][rows[place]] for place in passed])
             (found,) = self._predictions([(state, own, [positions[place] for place in passed])])
             (places,) = to_device(self.device, np.array(passed))
-            logits, states = logits.index_copy(0, places, found.logits), states.index_copy(0, places, own)
-        correction = self.head.correction
+            logits = logits.index_copy(0, places, found.logits)
+            states = states if correction is None else states.index_copy(0, places, own)
         if correction is not None:
             (tokens,) = to_device(self.device, np.array(frontier.tokens, dtype=np.int64))
             logits = correction.corrected(logits, block.marginals.ids, tokens, states)

@@ -84,30 +84,28 @@ class BlockTraining(HeadTraining):
         drawn = torch.randint(-most, most + 1, starts.shape, generator=noise, device=noise.device)
         return drawn.clamp(min=0).to(starts.device)
 
-    def predict(self, batch: Batch, starts: Tensor, given: Tensor | None = None) -> Tensor:
+    def predict(self, batch: Batch, starts: Tensor, given: Tensor) -> Tensor:
         """The states [texts, blocks, depths, hidden] of blocks that begin at `starts`.
 
-        given: how many true tokens behind its first each block has; None for none.
+        given: how many true tokens behind its first each block has, int64 [texts, blocks].
         """
-        head, size = self.head, self._size
-        texts, blocks = starts.shape
-        tokens = np.full((texts, blocks, size), head.blocks.mask_token, dtype=np.int32)
-        known = torch.zeros_like(starts) if given is None else given
-        for place in range(int(known.max()) + 1):
-            at = (starts + place).clamp(max=batch.tokens.shape[1] - 1).cpu().numpy()
-            own = np.take_along_axis(batch.tokens, at, axis=1)
-            tokens[..., place] = np.where(place <= known.cpu().numpy(), own, tokens[..., place])
-        embedded = self._target.embed(tokens.reshape(texts, -1))
+        head, size, texts = self.head, self._size, len(starts)
+        within = torch.arange(size, device=starts.device)
+        places = (starts[..., None] + within).flatten(1)
+        inside = places.clamp(max=batch.tokens.shape[1] - 1).cpu().numpy()
+        true = np.take_along_axis(batch.tokens, inside, axis=1)
+        known = (within <= given[..., None]).flatten(1).cpu().numpy()
+        tokens = np.where(known, true, np.int32(head.blocks.mask_token))
+        embedded = self._target.embed(tokens)
         fused = head.true_states(batch.rows)
         before = torch.arange(fused.shape[1], device=fused.device)[None].expand(texts, -1)
-        places = (starts[..., None] + torch.arange(size, device=starts.device)).flatten(1)
         of_text, of_blocks = head.rotation(fused, before), head.rotation(fused, places)
         masks = {layer: _blocks_mask(layer, starts, size, before.shape[1]) for layer in {*head.blocks.layers}}
         contexts = [
             _BlocksAttention(of_blocks, keys_values, masks[layer])
             for layer, keys_values in zip(head.blocks.layers, head.keys_values(fused, of_text), strict=True)
         ]
-        states = head.predict(embedded, contexts).view(texts, blocks, size, -1)
+        states = head.predict(embedded, contexts).view(*starts.shape, size, -1)
         return states[:, :, size - self._depths :]
 
     def _backward_logits(
