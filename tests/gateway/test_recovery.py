@@ -53,8 +53,17 @@ class Shelf:
         return restart
 
     def await_ready(self) -> None:
-        with Client(self.draft_node.address) as client:
-            client.await_ready(WAIT_S)
+        """Wait until the pipeline is ready with both stages.
+
+        One that a stage was slow to come back to is ready without it first, and is set up again then.
+        """
+        stages = [each.address for each in self.stages]
+
+        def is_whole() -> bool:
+            found = self.draft_node.describe()
+            return not found.not_ready and list(found.stage_addresses) == stages
+
+        await_that(is_whole, "the pipeline has not both stages", WAIT_S)
 
 
 @pytest.fixture(scope="module")
