@@ -1,4 +1,4 @@
-"""Pages of cache rows, by which sessions count where memory is taken as rows are written."""
+"""The rows that sessions count by: pages where memory is taken as rows are written, else whole caches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ import numpy as np
 from flowedge.core.arrays import IntArray
 
 PAGE_ROWS = 64  # one or two pages of memory for a head of 64 values
+_LEAST_CACHE = 512  # rows
 _NONE: IntArray = np.zeros(0, dtype=np.int64)
 
 
 def in_pages(rows: int, capacity: int) -> int:
     """Return the rows of the pages that so many rows lie in; at most the capacity of their session."""
     return min(-(-rows // PAGE_ROWS) * PAGE_ROWS, capacity)
+
+
+def cache_rows(rows: int, capacity: int) -> int:
+    """Return the rows of a cache that takes its memory at once, for so many rows; at most `capacity`.
+
+    There are few sizes, so that a cache of an ended session, with the CUDA graphs over it, serves the next.
+    """
+    return min(max(_LEAST_CACHE, 1 << (rows - 1).bit_length()), capacity)
 
 
 class SharedPages:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from flowedge.core.request import Failed, Finished, Request, Tokens
 from flowedge.core.sampling import SamplingParams
 from flowedge.engine.draft_node.cache_budget import AdmissionLimits
-from flowedge.engine.draft_node.session_admission import PreemptedError
+from flowedge.engine.draft_node.session_admission import OutgrownError, PreemptedError
 from flowedge.engine.pages import PAGE_ROWS
 from flowedge.planning.measuring.scripted_models import SilentText
 from flowedge.planning.placement.score import scripted_pipeline
@@ -37,7 +37,7 @@ class OneLetter(SilentText):
 
 
 class PausingAnswers:
-    """Answers that go on after a pause, as those of an agent do.
+    """Answers that go on after a pause, and in larger caches, as those of an agent do.
 
     Attributes:
         said: the tokens that were put out, by the name of the request; pauses: how often it has paused.
@@ -67,7 +67,7 @@ class PausingAnswers:
                 case Tokens():
                     self.said[name] += output.token_ids
                 case Failed():
-                    if not isinstance(output.error, PreemptedError):
+                    if not isinstance(output.error, OutgrownError | PreemptedError):
                         raise output.error
                     self.pauses[name] += 1
                     whole = self.running[name]
@@ -84,11 +84,19 @@ class PausingAnswers:
 
 
 def pipeline_of(
-    model: str, device: str, rows: int, *, on_demand: bool, reuses: bool = False, shares: bool = False
+    model: str,
+    device: str,
+    rows: int,
+    *,
+    on_demand: bool,
+    sessions: int = 64,
+    reuses: bool = False,
+    shares: bool = False,
 ) -> VirtualPipeline:
     """Return a pipeline with so many KV rows for all sessions.
 
     Args:
+        sessions: most at once.
         reuses: whether sessions begin with rows of others; shares: with the pages of these rows.
     """
     size, profile, link = shipped.model(model), shipped.device(device), shipped.link("gigabit")
@@ -104,7 +112,7 @@ def pipeline_of(
     return scripted_pipeline(
         costs,
         make_text=OneLetter,
-        limits=AdmissionLimits(queue_s=1e9, queue_length=10_000, on_demand=on_demand),
+        limits=AdmissionLimits(queue_s=1e9, queue_length=10_000, sessions=sessions, on_demand=on_demand),
         max_positions=CONTEXT,
         max_total_capacity=rows,
         kept_rows=int(reuses),  # of open sessions alone
@@ -160,10 +168,11 @@ def main() -> None:
     row_bytes = LayerSize.of(size).kv_bytes_per_row * size.layers
     rows = int(options.gib * 2**30 / row_bytes)
     print(f"{options.chats} chats with {size.title}: {options.gib:g} GiB are {rows} rows\n")
-    print("| rows are held | at once, mean | most | tokens/s of all | seconds | pauses |")
+    print("| rows are held | at once, mean | most | tokens/s of all | seconds | begun again |")
     print("|---|---:|---:|---:|---:|---:|")
     forms = {
-        "all that may be needed": {"on_demand": False, "reuses": options.system > 0},
+        "all that one chat may need": {"on_demand": False, "sessions": 1, "reuses": options.system > 0},
+        "in caches for what is expected": {"on_demand": False, "reuses": options.system > 0},
         "as they are written": {"on_demand": True, "reuses": options.system > 0},
         "as they are written, common ones once": {"on_demand": True, "reuses": True, "shares": True},
     }

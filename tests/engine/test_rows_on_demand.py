@@ -1,4 +1,4 @@
-"""Sessions hold the cache rows that they have written: so more go at once, and none is lost."""
+"""Sessions hold the cache rows that they have written or expect: so more go at once, and none is lost."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from flowedge.core.pipeline_config import DRAFT_NODE, LAST_STAGE
 from flowedge.core.request import Failed, Finished, Request
 from flowedge.engine.draft_node.cache_budget import UNKNOWN_TOKENS, AdmissionLimits, AnswerLengths
 from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
+from flowedge.engine.draft_node.session_admission import OutgrownError
 from flowedge.engine.pages import PAGE_ROWS, in_pages
 from flowedge.engine.stage.stage_spec import StageSpec
 from flowedge.planning.fixed_costs import FixedCosts
@@ -29,7 +30,13 @@ SESSIONS = 5
 
 
 def pipeline_of(
-    total_rows: int, verification: Any = DRAFT_NODE, kept_rows: int = 0, **sharing: int
+    total_rows: int,
+    verification: Any = DRAFT_NODE,
+    kept_rows: int = 0,
+    *,
+    on_demand: bool = True,
+    sessions: int = 64,
+    **sharing: int,
 ) -> VirtualPipeline:
     """sharing: fields of StageSpec."""
     stages = [
@@ -40,7 +47,7 @@ def pipeline_of(
                 vocab_size=VOCAB,
                 dtype="uint64",
                 max_total_capacity=total_rows,
-                on_demand=True,
+                on_demand=on_demand,
                 draws=verification == LAST_STAGE and index == STAGES - 1,
                 **sharing,
             ),
@@ -60,7 +67,8 @@ def pipeline_of(
         least_prefix=1,
         keeps_drafter=True,
     )
-    head, limits = ExactHead(VOCAB, np.random.default_rng(3)), AdmissionLimits(queue_s=1e9, on_demand=True)
+    head = ExactHead(VOCAB, np.random.default_rng(3))
+    limits = AdmissionLimits(queue_s=1e9, on_demand=on_demand, sessions=sessions)
     return machine_pipeline(spec, head, stages, FixedCosts(), make_text=NoText, limits=limits)
 
 
@@ -110,6 +118,52 @@ def test_answers_that_outgrow_the_memory_pause_and_go_on_as_they_would_have(
         assert made.said[name] == alone
     assert most_open > total_rows // capacity
     assert 0 < sum(made.pauses.values()) <= 4 * SESSIONS
+
+
+@pytest.mark.parametrize(
+    ("strategy", "verification", "keeps"),
+    [
+        ("autoregressive", DRAFT_NODE, False),
+        ("flowspec", LAST_STAGE, True),
+        pytest.param("auto", DRAFT_NODE, True, marks=pytest.mark.proof),
+    ],
+)
+def test_answers_that_outgrow_their_caches_go_on_in_larger_ones(
+    strategy: str, verification: str, keeps: bool
+) -> None:
+    """Where caches take their memory at once."""
+    requests = {
+        f"s{number}": request(strategy=strategy, prompt=(number % VOCAB, 2, 3), max_new_tokens=580 + number)
+        for number in range(SESSIONS)
+    }
+    total_rows = 2900
+    pipeline = pipeline_of(total_rows, verification, total_rows if keeps else 0, on_demand=False)
+    capacity = pipeline.draft_node.prepare(requests["s0"]).capacity
+    made, most_open = answered(pipeline, requests, total_rows)
+    for name, each in requests.items():
+        alone = PlainModel(STAGES, VOCAB).generate(each.prompt, each.max_new_tokens)
+        assert made.said[name] == alone
+    assert most_open > total_rows // capacity
+    errors = [timed.output.error for timed in pipeline.outputs if isinstance(timed.output, Failed)]
+    assert all(isinstance(error, OutgrownError) for error in errors)
+    assert set(made.pauses.values()) == {1}, "of 512 rows, then of all that are needed"
+    reused = [
+        timed.output.counters.reused_rows for timed in pipeline.outputs if isinstance(timed.output, Finished)
+    ]
+    assert any(reused) == keeps, "the rows of the smaller caches are copied, while there is room for them"
+
+
+def test_what_fits_beside_all_others_is_held_at_once() -> None:
+    """So that short answers, and a pipeline with much memory, need no second opening."""
+    requests = {
+        f"s{number}": request(prompt=(number % VOCAB, 2, 3), max_new_tokens=520) for number in range(SESSIONS)
+    }
+    capacity = pipeline_of(0).draft_node.prepare(requests["s0"]).capacity
+    total_rows = capacity * SESSIONS
+    made, most_open = answered(
+        pipeline_of(total_rows, on_demand=False, sessions=SESSIONS), requests, total_rows
+    )
+    assert most_open == SESSIONS and not any(made.pauses.values())
 
 
 def test_the_first_to_pause_is_the_latest_of_the_least_urgent() -> None:

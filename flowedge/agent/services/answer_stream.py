@@ -25,7 +25,7 @@ from flowedge.core.errors import (
 from flowedge.core.ids import request_of, session_of
 from flowedge.core.log_fields import about
 from flowedge.core.request import DecodeCounters, Failed, Finished, Opened, StageReport, Tokens, Waiting
-from flowedge.engine.draft_node.session_admission import PreemptedError
+from flowedge.engine.draft_node.session_admission import OutgrownError, PreemptedError
 from flowedge.engine.statistics import RequestClock
 from flowedge.live.running_request import RunningRequest
 from flowedge.network.device_state import DeviceLoss, loss_of, state_of
@@ -80,7 +80,7 @@ class AnswerStream:
         self._arrived = arrived
         self._clock = RequestClock(arrived)
         self._told_start = False
-        self._gave_way = False  # its room to another request
+        self._gave_way = False  # its room, to another request or to its own rest
         self._moved = arrived  # when a token was put out the last time
 
     async def serve(self) -> None:
@@ -101,13 +101,10 @@ class AnswerStream:
                 return await self._over(self._role)
             except (DeviceLostError, PipelineNotReadyError) as lost:
                 self._role = await self._next_role(lost)
+            except OutgrownError as error:
+                self._begin_again("answer_outgrown", "an answer goes on in larger caches", error)
             except PreemptedError as error:
-                self._gave_way = True
-                fields = about(event="answer_paused", session=self._request.session, reason=error.reason)
-                _log.info("an answer pauses, for others need its cache rows", extra=fields)
-                # Reports of the session that has ended may still be on their way.
-                name = session_of(request_of(self._request.session))
-                self._request = replace(self._request, session=name)
+                self._begin_again("answer_paused", "an answer pauses, for others need its cache rows", error)
                 waits = pb.Recovering(device=error.device, reason=error.reason)
                 await self._send(pb.GenerateEvent(recovering=waits))
             except CapacityError as error:
@@ -115,6 +112,14 @@ class AnswerStream:
                     raise
                 await self._send(KEEP_ALIVE)
                 await asyncio.sleep(min(error.retry_after_s, FULL_S))
+
+    def _begin_again(self, event: str, what: str, error: DeviceError) -> None:
+        """Have the rest of the answer be another session, for the one that it was has ended."""
+        self._gave_way = True
+        _log.info(what, extra=about(event=event, session=self._request.session, reason=error.reason))
+        # Reports of the session that has ended may still be on their way.
+        name = session_of(request_of(self._request.session))
+        self._request = replace(self._request, session=name)
 
     async def _over(self, role: DraftNodeRole) -> None:
         """Stream the rest of the answer over one pipeline. Raises the error by which it is broken off."""

@@ -39,7 +39,7 @@ from flowedge.engine.draft_node.draft_node_spec import DraftNodeSpec
 from flowedge.engine.draft_node.draft_session import DraftSession
 from flowedge.engine.draft_node.prefill_order import PrefillOrder
 from flowedge.engine.draft_node.preparing import prepared_session
-from flowedge.engine.draft_node.session_admission import PreemptedError, SessionAdmission
+from flowedge.engine.draft_node.session_admission import OutgrownError, PreemptedError, SessionAdmission
 from flowedge.engine.draft_node.session_answer import TextStream
 from flowedge.engine.draft_node.target_sessions import TargetSessions
 from flowedge.engine.finite import are_scores, named
@@ -394,8 +394,13 @@ class DraftNode:
     def _claim_rows(self, session: DraftSession, rows: int) -> None:
         """Have a session hold cache rows for so many further rows; where there are too few, others pause.
 
-        The session itself pauses where it is the latest of the least urgent.
+        The session itself pauses where it is the latest of the least urgent. It ends where it has outgrown
+        its caches, and keeps its rows; nobody else gets the room before it arrives again.
         """
+        if session.outgrows(rows):
+            self._end(session)
+            self._outputs.append(Failed(session.name, OutgrownError(self.device)))
+            return
         if not self.admission.grow(session, session.rows + rows):
             return
         self._forget_retained()
@@ -429,6 +434,11 @@ class DraftNode:
         return session.answer.finish_reason is not None
 
     def _close(self, session: DraftSession, last: Sequence[AcceptPath] = (), *, keep: bool = True) -> None:
+        """End a session, and open those that wait for its room; `last` and `keep` are as for `_end`."""
+        self._end(session, last, keep=keep)
+        self.admit()
+
+    def _end(self, session: DraftSession, last: Sequence[AcceptPath] = (), *, keep: bool = True) -> None:
         """End a session; `last` and `keep` are as for TargetSessions.end."""
         name = session.name
         self._closing[name] = self._sessions.pop(name)
@@ -438,7 +448,6 @@ class DraftNode:
         for route in session.side_routes:
             self._outgoing[route].close(name)
         # Each device hears of this end before it hears of the next session, so its cache is free already.
-        complete = session.answer.finish_reason is not None
-        self.admission.release(name, self._now, session.answer.length if complete else None)
+        length = session.answer.length if session.answer.finish_reason is not None else None
+        self.admission.release(name, self._now, length, session.most_drafts)
         self._begin_waiting()
-        self.admit()

@@ -37,14 +37,15 @@ class DraftSession:
     """State of one request on the draft node, from its preparation to the last message about it.
 
     Attributes:
-        capacity: cache rows it needs on every stage.
+        wanted_rows: cache rows that it may come to need on every stage; capacity: those that its caches have.
         drawing: what the last stage needs to draw its tokens; None where the draft node draws them.
         side_routes: its sessions on the routes beside the target's, by route.
         counts: of its work; reports: the reports of the stages of every route on which it has been closed.
         needs_features: whether its drafter is given the target's hidden states.
         keeps_drafter: whether other sessions may copy true rows of its drafter.
         may_pause: whether its answer can be broken off and go on later.
-        most_rows: the most rows that its sequence has had.
+        most_rows: the most rows that its sequence has had; most_drafts: the most beside its context that it
+            needed room for.
         prefix: the rows that it begins with; draft_prefix: the true rows that its drafter begins with.
         answer: the tokens that are drawn and put out; prefilled: whether the first token is drawn.
     """
@@ -68,7 +69,8 @@ class DraftSession:
         self.request = request
         self.strategy = strategy
         drafted = 0 if request.rows_only else strategy.max_draft_rows
-        self.capacity = session_capacity(spec.sequence_rows(request), drafted, spec.max_positions)
+        self.wanted_rows = session_capacity(spec.sequence_rows(request), drafted, spec.max_positions)
+        self.capacity = self.wanted_rows
         self.needs_features = features = strategy.needs_drafter and spec.needs_features
         self.keeps_drafter = strategy.needs_drafter and spec.keeps_drafter
         self.drawing = returned_draws.drawing_of(request, spec.verification, features)
@@ -80,7 +82,7 @@ class DraftSession:
             for route in side_routes
         }
         self.may_pause = not (request.rows_only or self.side_routes)
-        self.most_rows = len(request.given)
+        self.most_rows, self.most_drafts = len(request.given), 0
         self.counts = DecodeCounts()
         self.reports: dict[int, tuple[StageReport, ...]] = {}
         self.prefilled = False
@@ -125,6 +127,19 @@ class DraftSession:
     def rows(self) -> int:
         """The rows of its sequence, draft rows among them."""
         return self._sequence.length
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a part of its answer was put out before it was opened."""
+        return bool(self.request.answered)
+
+    def outgrows(self, rows: int) -> bool:
+        """Return whether it needs larger caches for so many further rows, and may have them.
+
+        How many draft rows it needs is noted.
+        """
+        self.most_drafts = max(self.most_drafts, self.rows + rows - self._sequence.context)
+        return self.capacity < min(self.rows + rows, self.wanted_rows)
 
     @property
     def draft_rows(self) -> int:

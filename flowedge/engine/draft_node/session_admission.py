@@ -20,9 +20,10 @@ from flowedge.engine.draft_node.cache_budget import (
     check_fits_alone,
 )
 from flowedge.engine.draft_node.draft_session import DraftSession
-from flowedge.engine.pages import PAGE_ROWS, in_pages
+from flowedge.engine.pages import PAGE_ROWS, cache_rows, in_pages
 
 FindPrefix = Callable[[DraftSession], SharedPrefix | None]
+_UNKNOWN_DRAFTS = 128  # draft rows that a session is expected to have, before one has needed more
 LEAST_S = 1.0  # of an expected wait: a client that tries again at once finds nothing new
 
 
@@ -33,6 +34,15 @@ class PreemptedError(DeviceError):
 
     def __init__(self, device: str) -> None:
         super().__init__(device, "the answer gave its room to another one; it goes on later")
+
+
+class OutgrownError(DeviceError):
+    """A session whose caches are full, and smaller than it may need: its answer goes on in larger ones."""
+
+    code = "outgrown"
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device, "the answer is longer than was expected; it goes on in larger caches")
 
 
 class SessionTimes:
@@ -131,7 +141,8 @@ class WaitingQueue:
         def rank(waiting: WaitingSession) -> int:
             return max(0, waiting.priority_class(now, limits.promote_s))
 
-        return sorted(self._waiting.values(), key=rank)  # of one rank, in the order of arrivals
+        # Answers that go on come first in their rank; of others, those that arrived first.
+        return sorted(self._waiting.values(), key=lambda each: (rank(each), not each.session.goes_on))
 
     def least_urgent(self, priority: Priority, now: float, limits: AdmissionLimits) -> WaitingSession | None:
         """Return the last waiting session if its class is below a priority; None otherwise."""
@@ -152,10 +163,11 @@ def _no_prefix(_: DraftSession) -> None:
 class SessionAdmission:
     """Holds the sessions that wait, and knows what the open ones hold. Times are seconds of one clock.
 
-    A session is opened when all caches have capacity for it: for all rows that it may come to, or where rows
-    take memory on demand for those that it is expected to come to. The order is that of priorities, then of
-    arrivals. A session that does not fit yet may be overtaken by later ones that do, but only
-    `limits.overtakes` times: then capacity is kept for it, and nothing behind it is opened before it.
+    A session is opened when all caches have capacity for the rows that it is expected to come to. Where rows
+    take memory on demand, it holds more of them as it comes to need them; elsewhere its caches are so large,
+    and it ends and goes on in larger ones when it has outgrown them. The order is that of priorities, then
+    answers that go on, then arrivals. A session that does not fit yet may be overtaken by later ones that do,
+    but only `limits.overtakes` times: then capacity is kept for it, and nothing behind it is opened first.
 
     Attributes:
         limits: may be replaced.
@@ -169,6 +181,7 @@ class SessionAdmission:
         self._queue = WaitingQueue()
         self._times = SessionTimes()
         self._lengths = AnswerLengths()
+        self._most_drafts: deque[int] = deque([0], maxlen=RECENT)  # of the latest ended sessions
         self._opened: dict[str, _OpenSession] = {}  # in the order of opening
         self._outputs: deque[Output] = deque()
 
@@ -213,10 +226,10 @@ class SessionAdmission:
             raise BadRequestError(f"session {session.name} exists already")
         claim = CacheClaim(session.capacity, session.capacity if session.strategy.needs_drafter else 0)
         check_fits_alone(claim, self.limits, self._device)
-        if self.limits.on_demand and session.may_pause:
-            given, answered = len(session.request.given), len(session.request.answered)
-            expected = given + self._lengths.to_come(answered) + PAGE_ROWS  # of drafts
-            claim = claim.of_rows(in_pages(expected, session.capacity))
+        if session.may_pause:
+            claim = claim.of_rows(self._first_rows(session))
+        if not self.limits.on_demand:
+            session.capacity = claim.rows
         waiting = len(self._queue)
         if waiting >= self.limits.queue_length and (waiting or not self._budget.fits(claim, self.limits)):
             last = self._queue.least_urgent(session.request.priority, now, self.limits)
@@ -227,6 +240,17 @@ class SessionAdmission:
                 raise error
             self._refuse(last, error)
         self._queue.put(session, claim, now)
+
+    def _first_rows(self, session: DraftSession) -> int:
+        """Return the rows that a session holds when it is opened."""
+        given, answered = len(session.request.given), len(session.request.answered)
+        expected = given + self._lengths.to_come(answered)
+        if self.limits.on_demand:
+            return in_pages(expected + PAGE_ROWS, session.capacity)  # with a page of drafts
+        drafts = min(max(_UNKNOWN_DRAFTS, *self._most_drafts), session.strategy.max_draft_rows)
+        # With less than its part of all rows, some would be nobody's.
+        part = min(self.limits.total_rows, self.limits.drafter_rows) // self.limits.sessions
+        return cache_rows(max(expected + drafts, part), session.capacity)
 
     def withdraw(self, session: str) -> bool:
         """Forget a waiting session; return whether it was waiting."""
@@ -270,12 +294,15 @@ class SessionAdmission:
         pausing = [name for name, each in self._opened.items() if each.may_pause]
         return max(reversed(pausing), key=lambda name: self._opened[name].of_class, default=None)
 
-    def release(self, session: str, now: float, answer: int | None = None) -> None:
+    def release(self, session: str, now: float, answer: int | None = None, drafts: int = 0) -> None:
         """Take back what an open session holds: it has ended.
 
-        answer: tokens of its answer; None where it is not complete.
+        Args:
+            answer: tokens of its answer; None where it is not complete.
+            drafts: the most draft rows that it needed room for.
         """
         if self._budget.release(session):
+            self._most_drafts.append(drafts)
             self._times.end(session, now)
             del self._opened[session]
             if answer is not None:

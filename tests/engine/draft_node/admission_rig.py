@@ -25,11 +25,20 @@ class AdmissionRig:
         self.open: dict[str, int] = {}
         self.told: list[Output] = []
 
-    def arrive(self, name: str, rows: int = 1, priority: str = "normal", *, drafts: bool = False) -> None:
+    def arrive(
+        self,
+        name: str,
+        rows: int = 1,
+        priority: str = "normal",
+        *,
+        drafts: bool = False,
+        goes_on: bool = False,
+    ) -> None:
         session: Any = SimpleNamespace(
             name=name,
             capacity=rows,
             may_pause=False,
+            goes_on=goes_on,
             request=SimpleNamespace(priority=priority),
             strategy=SimpleNamespace(needs_drafter=drafts),
         )

@@ -58,6 +58,16 @@ def test_priorities_go_before_arrival() -> None:
     assert rig.positions == {"c": 1, "f": 2, "b": 3, "e": 4, "a": 5, "d": 6}
 
 
+def test_an_answer_that_goes_on_is_before_others_of_its_priority() -> None:
+    rig = AdmissionRig(sessions=1)
+    rig.arrive("open")
+    rig.arrive("new")
+    rig.arrive("begun", goes_on=True)
+    rig.arrive("batch", priority="batch", goes_on=True)
+    rig.arrive("urgent", priority="interactive")
+    assert rig.positions == {"urgent": 1, "begun": 2, "new": 3, "batch": 4}
+
+
 def test_a_waiting_request_moves_up_by_one_priority_with_each_quarter_of_the_deadline() -> None:
     rig = AdmissionRig(sessions=1, queue_s=40.0)
     rig.arrive("open")

@@ -181,7 +181,7 @@ def opened_before_the_end_of_the_other(patch: pytest.MonkeyPatch) -> None:
 
 
 def room_never_given_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SessionAdmission, "release", lambda self, session, now, answer: None)
+    patch.setattr(SessionAdmission, "release", lambda *_: None)
 
 
 def one_session_too_many(patch: pytest.MonkeyPatch) -> None:
