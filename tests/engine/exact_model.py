@@ -127,11 +127,13 @@ class ExactStage:
         self.vocab = vocab
         self.taps = taps
         self.caches: dict[str, list[int]] = {}
+        self.refused: set[str] = set()  # sessions whose cache was not opened; a stage drops them like others
 
     def run(self, job: StageJob) -> StageResult:
         match job:
             case OpenCache():
                 assert job.session not in self.caches
+                self.refused.add(job.session)
                 copied: list[int] = []
                 if job.copied is not None:
                     if job.copied.session not in self.caches:
@@ -142,6 +144,10 @@ class ExactStage:
                         raise PrefixLostError(f"the state of {job.copied.session} is behind more rows")
                 self.states[job.session] = (0, 0) if not copied else self.states[job.copied.session]
                 self.caches[job.session] = copied + [POISON] * (job.capacity - len(copied))
+                self.refused.remove(job.session)
+                return None
+            case DropCache() if job.session in self.refused:
+                self.refused.remove(job.session)
                 return None
             case DropCache():
                 del self.caches[job.session], self.states[job.session]

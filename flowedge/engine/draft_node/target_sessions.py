@@ -73,7 +73,7 @@ class TargetSessions:
         self._prefill = prefill
         self._retained = RetainedSessions(spec.kept_rows)
         self._waiting: dict[str, DraftSession] = {}
-        self._begun_again: set[str] = set()
+        self._begun_again: dict[str, bool] = {}  # whether the end of their first beginning has come around
 
     @property
     def num_retained(self) -> int:
@@ -142,9 +142,11 @@ class TargetSessions:
         retained sessions take the memory of this session. Then no row of the session has come back, and
         nothing is lost. A session is opened anew only once.
 
+        Each stage may report such an error of the first beginning, until the end of that has come around, and
+        may report it by another way than in-band as well. These reports are ignored.
+
         Args:
-            in_band: whether the error has come in-band, so that no message of the session follows it. A stage
-                may report the error by another way as well; that report is ignored.
+            in_band: whether the error has come in-band, so that no rows of the session follow it.
 
         Returns:
             Whether the session goes on.
@@ -152,7 +154,7 @@ class TargetSessions:
         name, prefix = session.name, session.prefix
         rows = 0 if prefix is None else prefix.rows
         lost, full = isinstance(error, PrefixLostError), isinstance(error, CapacityError)
-        if not in_band and (lost or full) and name in self._begun_again:
+        if (lost or full) and name in self._begun_again and not (in_band and self._begun_again[name]):
             return True
         if name in self._begun_again or len(cached_tokens(session)) > rows:
             return False
@@ -161,7 +163,7 @@ class TargetSessions:
         if not in_band:
             return True
         self.forget([prefix.session] if lost and prefix is not None else self._retained.names)
-        self._begun_again.add(name)
+        self._begun_again[name] = False
         # In-band alone: an express Close could be there after the second Open.
         self._outbox.in_band.drop_segments(name)
         self._outbox.in_band.put(Close(name))
@@ -182,7 +184,7 @@ class TargetSessions:
         """
         name, waited = session.name, self._waiting.pop(session.name, None) is not None
         self._prefill.leave(name)
-        self._begun_again.discard(name)
+        self._begun_again.pop(name, None)
         request = session.request
         answer = session.answer.ended
         keep = keep and session.prefilled and request.reuses_prefix and self._retained.fits(held_rows)
@@ -226,6 +228,8 @@ class TargetSessions:
 
     def take_close(self, close: Close) -> None:
         """Take in the Close of a session that has come back, by which all stages may not keep its rows."""
+        if close.session in self._begun_again:
+            self._begun_again[close.session] = True
         if not close.kept:
             self.forget([close.session])
 

@@ -164,7 +164,9 @@ class Stage:
         """Take back a job that could not be run: its sessions end with a Fault."""
         if isinstance(job, ForwardBatch):
             self.finish(job, [error] * len(job.forwards))
-        else:
+            return
+        session = self._table.open.get(job.session)
+        if session is not None and session.opening is job:  # else that one has ended before
             self._fail_session(job.session, error)
 
     def sent(self, session: str, num_bytes: int) -> None:
@@ -235,9 +237,10 @@ class Stage:
             self._outgoing.fault(name, refusal)
             return
         self._counts.opened += 1
-        session = StageSession(self.device, message, self._counts.work, self.spec)
+        opening = OpenCache(name, message.capacity, copied)
+        session = StageSession(self.device, message, self._counts.work, self.spec, opening)
         table.begin(session, name, message.prefix)
-        self._batching.change_cache(OpenCache(name, message.capacity, copied))
+        self._batching.change_cache(opening)
         self._outgoing.in_band.put(message)
 
     def _forget(self, session: str) -> None:

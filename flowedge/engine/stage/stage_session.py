@@ -11,7 +11,7 @@ from flowedge.core.arrays import Payload
 from flowedge.core.errors import ProtocolError
 from flowedge.core.messages import Drawing, Open, Prune, Segment
 from flowedge.core.request import StageReport
-from flowedge.engine.jobs import Forward
+from flowedge.engine.jobs import Forward, OpenCache
 from flowedge.engine.stage.cached_rows import CachedRows
 from flowedge.engine.stage.drawn_path import DrawnPath
 from flowedge.engine.stage.stage_spec import StageSpec
@@ -53,7 +53,7 @@ class StageSession:
     """State of one session on a stage.
 
     Attributes:
-        capacity: rows of the cache.
+        opening: the job that allocates its cache; capacity: rows of that.
         tail: the rows that are cached or being computed.
         epoch: number of the last prune that was applied; the session's rows are in its numbering.
         fence: number of the last prune that came in-band.
@@ -63,8 +63,11 @@ class StageSession:
         maps: the applied prunes beyond the fence, by number; held: prunes that come later in number order.
     """
 
-    def __init__(self, device: str, opened: Open, work: Counter[str], spec: StageSpec) -> None:
+    def __init__(
+        self, device: str, opened: Open, work: Counter[str], spec: StageSpec, opening: OpenCache
+    ) -> None:
         """work: the sums over all sessions of the stage, by field of StageReport."""
+        self.opening = opening
         self.capacity = opened.capacity
         self.drawing: Drawing | None = opened.drawing
         self.computed_alone = opened.computed_alone

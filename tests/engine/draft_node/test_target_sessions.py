@@ -157,6 +157,12 @@ def test_a_session_that_waits_can_be_cancelled() -> None:
     forget_all(made)
 
 
+def test_rows_that_several_stages_lack_are_computed() -> None:
+    """Each of them reports it, and the session is begun again once."""
+    assert run_history(SEVERAL_LACK) > 0
+
+
+SEVERAL_LACK = 5612  # a history in which states of two stages are behind more rows than a session begins with
 MET = (30, 120, 264, 311, 314)  # histories that meet every case about three times
 
 
@@ -206,6 +212,13 @@ def begun_again_express_too(original, self: TargetSessions, session, error, *, i
     return bool(begun)
 
 
+def a_second_report_counts(original, self: TargetSessions, session, error, *, in_band: bool) -> bool:
+    """The report of a second stage is taken for one of the session that was begun again."""
+    begun = original(self, session, error, in_band=in_band)
+    self._begun_again = dict.fromkeys(self._begun_again, True)
+    return bool(begun)
+
+
 def rows_in_flight_too(ledger: PipelineLedger):
     """Rows that were sent are taken for computed."""
     return np.array(ledger.sequence.context_tokens, dtype=np.int64)
@@ -228,6 +241,10 @@ BUGS: dict[str, tuple[int, Bug]] = {
     "a session begun again is closed express": (
         64,
         wrapped(TargetSessions, "begin_again", begun_again_express_too),
+    ),
+    "a second report counts": (
+        SEVERAL_LACK,
+        wrapped(TargetSessions, "begin_again", a_second_report_counts),
     ),
     "rows in flight are copied": (
         126,
