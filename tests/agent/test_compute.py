@@ -34,6 +34,7 @@ def test_an_agent_says_what_it_computes_on(three: list[AgentProcess]) -> None:
     assert compute.dtypes == cpu_dtypes()
 
 
+@pytest.mark.proof
 def test_an_agent_with_a_gpu_that_does_not_work_says_why_it_does_not_start() -> None:
     process = FlowEdgeProcess("agent", "--config", "/dev/null", "--no-advertise", "--device", "cuda")
     process.start()

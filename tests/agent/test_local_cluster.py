@@ -133,6 +133,7 @@ def test_other_programs_neither_find_the_agents_nor_may_call_them(forked: None) 
             assert client.describe().name == cluster.draft_node.name
 
 
+@pytest.mark.proof
 def test_an_agent_that_is_only_stopped_ends_too() -> None:
     with LocalCluster(1) as cluster:
         pid = cluster.draft_node.pid

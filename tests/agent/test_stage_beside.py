@@ -28,6 +28,7 @@ def pair() -> Iterator[list[AgentProcess]]:
         yield made
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("order", "names", "layers"),
     [

@@ -20,6 +20,7 @@ from tests.support.processes import CLI
 PROMPT = "Tell me a story about a lamp."
 
 
+@pytest.mark.proof
 def test_quiet_answers_of_a_file_are_set_apart(
     cluster4: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_states_and_latent_attention(
     assert ("loading the LM head and the drafter mtp" in told) == comes_with_drafter
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("quant", dealt(["none", "int8"], {"int8"}.__contains__))
 def test_layers_that_read_keys_of_other_devices(
@@ -82,6 +83,7 @@ def test_layers_that_read_keys_of_other_devices(
     assert "check: the output is identical to the plain model's" in capsys.readouterr().err
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", dealt(["eagle3", "dflash2", "peagle"], {"eagle3"}.__contains__))
 def test_a_head_over_inner_layers_drafts(

@@ -132,6 +132,7 @@ def test_drafter_and_middle_model(
     assert PASSED in capsys.readouterr().err
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_stages_without_the_file(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"weights": {"directories": False}, "cache": {"dir": str(tmp_path)}}

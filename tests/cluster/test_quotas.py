@@ -61,6 +61,7 @@ def is_answered(client: Client) -> bool:
     return len(result.token_ids) == TOKENS
 
 
+@pytest.mark.proof
 def test_a_client_that_ends_nothing_and_reads_nothing(home: Home) -> None:
     greedy = home.cluster.member("greedy", CertificateRole.CLIENT)
     request = generation_pb2.GenerateRequest(

@@ -92,6 +92,7 @@ def test_the_setting_is_checked() -> None:
             checked_device(wrong)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_gpu_that_torch_cannot_use_leaves_the_cpu_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -124,7 +124,7 @@ def test_answers_that_outgrow_the_memory_pause_and_go_on_as_they_would_have(
     ("strategy", "verification", "keeps"),
     [
         ("autoregressive", DRAFT_NODE, False),
-        ("flowspec", LAST_STAGE, True),
+        pytest.param("flowspec", LAST_STAGE, True, marks=pytest.mark.proof),
         pytest.param("auto", DRAFT_NODE, True, marks=pytest.mark.proof),
     ],
 )
@@ -156,7 +156,8 @@ def test_answers_that_outgrow_their_caches_go_on_in_larger_ones(
 def test_what_fits_beside_all_others_is_held_at_once() -> None:
     """So that short answers, and a pipeline with much memory, need no second opening."""
     requests = {
-        f"s{number}": request(prompt=(number % VOCAB, 2, 3), max_new_tokens=520) for number in range(SESSIONS)
+        f"s{number}": request(strategy="autoregressive", prompt=(number % VOCAB, 2, 3), max_new_tokens=520)
+        for number in range(SESSIONS)
     }
     capacity = pipeline_of(0).draft_node.prepare(requests["s0"]).capacity
     total_rows = capacity * SESSIONS

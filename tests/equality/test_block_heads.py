@@ -59,6 +59,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(target, directory)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("kind", "stages", "sampling", "strategy", "precision"),
     dealt_thinly(KINDS, list(SPLITS), list(SAMPLINGS), ["flowspec", "auto", "naive_pp"], list(PRECISIONS)),

@@ -160,7 +160,7 @@ def generate(
 DRAFTING = tuple(name for name in STRATEGIES if name != "autoregressive")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("strategy", "kind"), dealt_thinly(DRAFTING, list(DRAFTERS)))
 def test_every_strategy_with_every_drafter(models: Models, strategy: str, kind: str) -> None:
     for sampling, expected in zip(SAMPLINGS, models.expected, strict=True):
@@ -180,6 +180,7 @@ def test_drafting_by_lookup_alone_and_by_all_in_turns(models: Models, kind: str)
         assert end.counters.draft_layers > 0
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("strategy", "kind"),
     dealt(
@@ -211,6 +212,7 @@ LEARNING: dict[str, Callable[[Models], ModelDrafter[Any]]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("strategy", "kind"),
     dealt(

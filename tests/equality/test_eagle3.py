@@ -142,7 +142,7 @@ class TappingDrafter(LMDrafter):
         return super().grow(requests)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("split", "strategy", "place", "keeps"),
     dealt_diagonally(
@@ -162,6 +162,7 @@ def test_tapped_states_are_the_whole_models(
     check_given(models, drafter, tokens, strategy)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("taps", "keeps"), [((0,), False), ((3,), True), ((0, 7), True), ((1, 3, 4, 6), True), ((6, 7), False)]
 )
@@ -200,7 +201,7 @@ def test_tokens_are_the_plain_models(models: Models, strategy: str, keeps: bool)
 LAYERS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("layers", "layout"),
     [

@@ -60,7 +60,7 @@ def plain(pair: Pair, precision: str, sampling: str) -> tuple[int, ...]:
     return generate(pair, precision, sampling, PLAIN)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "sampling", "strategy"),

@@ -142,7 +142,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return make_model(tmp_path_factory.mktemp(request.param), request.param)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("precision", "stages", "sampling", "strategy"),
     dealt(
@@ -157,6 +157,7 @@ def test_every_strategy(model: Model, precision: str, stages: int, sampling: str
     assert token_ids(outputs) == model.plain(precision, sampling)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("strategy", dealt(["auto", "flowspec"], {"auto"}.__contains__))
 def test_where_the_last_stage_draws(model: Model, strategy: str) -> None:
     outputs = model.pipeline(verification=LAST_STAGE).generate(
@@ -165,7 +166,7 @@ def test_where_the_last_stage_draws(model: Model, strategy: str) -> None:
     assert token_ids(outputs) == model.plain("fp32", "T1")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("strategy", dealt([PLAIN, "auto", "flowspec"], {"auto"}.__contains__))
 def test_a_chat_begins_with_the_rows_of_the_turn_before(model: Model, strategy: str) -> None:
     """The state is behind all rows of an ended session: a prompt that goes on from there reuses them."""
@@ -180,7 +181,7 @@ def test_a_chat_begins_with_the_rows_of_the_turn_before(model: Model, strategy: 
         prompt = (*prompt, *wanted, *PROMPT[:9])
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_a_prompt_that_turns_off_earlier_is_computed_where_states_cannot(model: Model) -> None:
     served = model.pipeline(kept_rows=10_000)
     for name, prompt in (("a", PROMPT), ("b", (*PROMPT[:30], 1, 2, 3)), ("c", PROMPT)):

@@ -23,7 +23,7 @@ RULES = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("strategy", "sampling", "rules"),
     dealt_thinly(("auto", "flowspec", "specpipe", "autoregressive"), tuple(SAMPLINGS), tuple(RULES)),

@@ -69,7 +69,7 @@ def answer(address: str, options: GenerateOptions) -> tuple[tuple[int, ...], lis
     return generation.prompt_ids, generation.token_ids
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("draft_node", "sampling", "strategies"),
     [

@@ -35,7 +35,7 @@ SAMPLINGS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("strategy", "sampling_name"),
     dealt(
@@ -51,6 +51,7 @@ def test_every_strategy(pair: Pair, strategy: str, sampling_name: str) -> None:
     assert token_ids(outputs) == expected(prompt, sampling, 16, "none")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("strategy", "stages", "sampling_name"),
     dealt_thinly(("autoregressive", "auto", "flowspec"), list(SPLITS), list(SAMPLINGS)),
@@ -62,6 +63,7 @@ def test_stages_and_sampling(pair: Pair, strategy: str, stages: int, sampling_na
     assert token_ids(outputs) == expected(prompt, sampling, 20, "none")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("names", ["bundled-small", "ngram", "bundled+bundled-small", "bundled-eagle3"])
 def test_drafters_with_and_without_features(pair: Pair, names: str) -> None:
     """What a drafter proposes shows whether it was given the right hidden states."""

@@ -83,7 +83,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
     return make
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("family", "stages", "sampling", "strategy"),
     dealt_diagonally(FAMILIES, list(SPLITS), list(SAMPLINGS), ["flowspec", "auto"], one_in=4),

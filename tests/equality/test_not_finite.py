@@ -119,6 +119,7 @@ def spoil_head(_blocks: list[LayerBlock], head: LMHead) -> None:
     head.weight.data[4000] = NAN
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -173,6 +174,7 @@ def test_a_damaged_embedding_ends_the_requests_that_need_it_and_no_other(small: 
     )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("strategy", ["naive_pp", "flowspec", "auto", "pipedec", "pipeinfer", "pipespec"])
 @pytest.mark.parametrize(("drafters", "sampling"), [("lm", "T0"), ("lm", "filtered"), ("lm+ngram", "T1")])
 def test_a_damaged_drafter(small: Small, strategy: str, drafters: str, sampling: str) -> None:

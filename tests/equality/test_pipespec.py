@@ -55,7 +55,7 @@ def pipeline(pair: Pair, stages: int, middles: list[LanguageModel], fault=None, 
     return pair.pipeline(SPLITS[stages], costs=costs, side_models=sides, express_fault=fault)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("stages", "names", "sampling_name"),
     [

@@ -41,6 +41,7 @@ def gaps(pipeline: VirtualPipeline, start: float, stop: float) -> list[float]:
     return found
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("strategy", "row_s"),
     dealt(product(TOKENS, ROW_S), ("autoregressive", 0.0005).__eq__),

@@ -122,6 +122,7 @@ def test_a_shared_system_prompt_at_once_and_later(
     assert reused[3] >= SYSTEM - 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("precision", "strategy"),
     dealt(

@@ -51,6 +51,7 @@ def assert_equal(generation: Generation, sampling: SamplingParams, model: Refere
     assert generation.finish_reason == ("eos" if expected.token_ids[-1] in eos else "length")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("strategy", "sampling"), dealt_thinly(STRATEGIES, list(SAMPLINGS)))
 def test_over_four_stages(cluster4: str, strategy: str, sampling: str) -> None:
     generation = generate(cluster4, strategy, SAMPLINGS[sampling])
@@ -89,6 +90,7 @@ def test_over_one_stage_and_over_one_layer_a_stage(
         assert generation.statistics["verification"] == verification
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("quant", dealt(["nf4", "int8", "int4"], "int8".__eq__))
 def test_quantised(idle_agents: list[AgentProcess], quant: str) -> None:

@@ -103,7 +103,7 @@ TESTED = thinnest(("auto", "flowspec", "pipeinfer"), list(RULES), list(SAMPLINGS
 PAIRS = diagonal(list(STRATEGIES), list(RULES), list(SAMPLINGS), one_in=2)  # every strategy under every rule
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("strategy", "rules_name", "sampling_name"),
     dealt(sorted({*TESTED, *PAIRS}), TESTED.__contains__),
@@ -189,6 +189,7 @@ def test_sessions_with_different_rules_share_a_pipeline(pair: Pair, seed: int) -
     assert any(len(paths) > 1 for paths in together), "no batch has verified sessions with different rules"
 
 
+@pytest.mark.proof
 def test_batches_that_fail_for_memory_are_verified_one_by_one(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +270,7 @@ def test_a_stop_string_ends_an_answer_with_a_grammar(pair: Pair) -> None:
     assert text_of(outputs).endswith('"')
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("strategy", "rules_name"), dealt_thinly(["auto", "autoregressive"], ["schema", "all"])
 )

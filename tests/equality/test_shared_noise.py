@@ -95,6 +95,7 @@ def one_thread() -> None:
     torch.manual_seed(4)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chain_of_first_children_is_accepted_to_its_end(

@@ -57,7 +57,7 @@ LENGTHS = [
 TWO_SAMPLINGS = ("greedy", "T1-p0.9")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("strategy", "stages", "sampling_name"), MATRIX)
 def test_strategies_stages_and_sampling(pair: Pair, strategy: str, stages: int, sampling_name: str) -> None:
     prompt, sampling = pair.prompt(40), SAMPLINGS[sampling_name]
@@ -100,7 +100,7 @@ def test_the_other_bundled_drafters(pair: Pair, names: str, sampling_name: str) 
     assert max(finished(outputs).counters.accepted_per_round) > 1, "nothing that it drafts is right"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("quant", "strategy", "sampling_name"), dealt_thinly(("nf4", "fp4"), OWN, TWO_SAMPLINGS)
 )
@@ -139,7 +139,7 @@ FAULTS = {"cut": cut, "late": late, **{f"mixed{seed}": faulty(seed, 0.2) for see
 BASELINE_FAULTS = product(["mixed3"], BASELINES, ["T1-p0.9"])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("fault", "strategy", "sampling_name"),
     [
@@ -165,6 +165,7 @@ class Together(VirtualObserver):
             self.forwards[len(job.forwards)] += 1
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("sessions", "verification"),
     dealt([(1, DRAFT_NODE), (3, LAST_STAGE), (6, DRAFT_NODE)], (6, DRAFT_NODE).__eq__),

@@ -150,7 +150,7 @@ def check_model(name: str, tmp_path: Path, numbers: Sequence[int]) -> None:
     assert outcomes["loaded"], outcomes
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_mutated_models(name: str, tmp_path: Path) -> None:
     check_model(name, tmp_path, FEW)

@@ -195,7 +195,7 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("fault", ["", "cut", "delay:0.03", "reorder:0.1"])
 @in_loop(TEST_S)
 async def test_every_strategy_gives_the_same_tokens_whatever_happens_to_express(
@@ -333,6 +333,7 @@ async def test_a_stage_that_hears_nobody_blames_its_own_network(
         node.end(running)
 
 
+@pytest.mark.proof
 @in_loop(TEST_S)
 async def test_a_session_that_is_stuck_alone_harms_no_other(
     models: Models, monkeypatch: pytest.MonkeyPatch

@@ -174,6 +174,7 @@ def test_a_gpu_is_given_graphs(gpu: FakeCuda, families: Callable[[str], Path]) -
     assert mixture.decoding is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("quant", ["int4", "w8a16"])  # the products of bitsandbytes need a real device
 def test_quantised_stages(quant: str, gpu: FakeCuda, wide: Path) -> None:
     with gpu.load():
@@ -209,6 +210,7 @@ def test_a_last_stage_that_draws(sampling: SamplingParams, gpu: FakeCuda) -> Non
     run_last_stage(gpu, sampling)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("drafters", "sampling"),
     dealt(
@@ -252,6 +254,7 @@ def test_the_inputs_of_a_static_head_share_a_copy(recalls: bool, gpu: FakeCuda) 
         assert gpu.copies_of(below) == (1, 0)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("family", "static"), [("qwen3_5", True), ("qwen3_5_moe", False), ("glm4_moe_lite", False)]
 )

@@ -151,6 +151,7 @@ def within_rounding(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     return torch.allclose(found.float(), wanted.float(), rtol=tolerance, atol=tolerance * scale)
 
 
+@pytest.mark.one_in(2)
 @KERNELS
 @pytest.mark.parametrize(("name", "dtype"), dealt_diagonally(EXACT_FAMILIES, DTYPES, one_in=2))
 def test_kernels_give_rows_the_same_bits_beside_other_sessions(
@@ -203,7 +204,7 @@ def test_ordered_attention_in_other_formats(kind: str, make_checkpoint: Make) ->
     check(block, torch.equal)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.usefixtures("torch_alone")
 @pytest.mark.parametrize(("name", "dtype"), dealt_diagonally(tuple(TINY), DTYPES, one_in=2))
 def test_masked_attention_is_equal_within_rounding(name: str, dtype: torch.dtype, tmp_path: Path) -> None:

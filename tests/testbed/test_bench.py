@@ -211,6 +211,7 @@ def test_both_kinds_of_drafting_are_run_where_they_differ(
     assert only["speedup_vs_naive_pp"] is None, "nothing to compare with was run"
 
 
+@pytest.mark.proof
 def test_a_method_is_run_less_each_of_its_parts(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:
@@ -272,6 +273,7 @@ def test_a_tuned_method_has_its_best_setting_in_the_results(
     }
 
 
+@pytest.mark.proof
 def test_one_prompt_has_its_answer_in_chunks(
     scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_falls_and_the_head_drafts_losslessly(
     target: Path, data: Path, tmp_path: Path, kind: str

@@ -64,6 +64,7 @@ def test_a_spare_or_the_other_stages_take_over(spares: int) -> None:
             client.close()
 
 
+@pytest.mark.proof
 def test_a_stage_that_is_stopped_hands_over_at_once() -> None:
     with agents(["v1", "v2"], settings={"deadlines": {"drain_s": 60.0}}) as stages:
         kept = {"model": "bundled", "stages": addresses(stages)}

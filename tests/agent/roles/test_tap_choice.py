@@ -50,6 +50,7 @@ def test_the_slowest_round_trip_decides(
     assert choose(["a:1", "b:1", "c:1"], draws=draws) == expected
 
 
+@pytest.mark.proof
 def test_agents_are_asked(idle_agents: list[AgentProcess]) -> None:
     addresses = [agent.address for agent in idle_agents[:3]]
     assert choose(addresses, value_bytes=1 << 30), "of such large values, seconds would cross the links"

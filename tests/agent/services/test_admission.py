@@ -142,6 +142,7 @@ def fill(client: Client, *names: str) -> list[AnswerRequest]:
     return asked
 
 
+@pytest.mark.proof
 def test_the_others_wait_in_the_order_of_priorities_and_answer_as_alone(cluster: Cluster) -> None:
     with Client(cluster.draft_node.address, timeout_s=250) as client:
         alone = client.generate(PROMPT, max_new_tokens=20, ignore_eos=True).result().token_ids

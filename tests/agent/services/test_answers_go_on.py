@@ -97,6 +97,7 @@ def test_a_device_is_killed(shelf: Shelf, options: str, device: str) -> None:
     assert told[-1] is None
 
 
+@pytest.mark.proof
 def test_two_losses_on_the_way_of_one_answer(shelf: Shelf) -> None:
     """The second device is lost while the answer recovers from the loss of the first."""
 

@@ -90,7 +90,7 @@ FIELDS: dict[str, tuple[dict[str, Any], LogitRules]] = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("name", "strategy"), dealt_thinly(list(FIELDS), ["auto", "flowspec", "autoregressive"])
 )

@@ -25,6 +25,7 @@ def events(gateway: GatewayHere, path: str, body: dict[str, Any]) -> list[dict[s
     return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("tokens", [1, 4, 9, 16])
 def test_a_call_that_is_cut_off_is_no_text(served: GatewayHere, tokens: int) -> None:
     with served.client() as client:

@@ -231,6 +231,7 @@ def test_errors_are_those_of_the_official_client(official: OpenAI) -> None:
         official.embeddings.create(model="bundled", input="x")
 
 
+@pytest.mark.proof
 def test_an_answer_without_a_limit_ends_with_the_context(official: OpenAI) -> None:
     content = HELLO[0]["content"]
     short = official.chat.completions.create(model="bundled", messages=HELLO, max_tokens=1)

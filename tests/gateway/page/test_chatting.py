@@ -64,6 +64,7 @@ def test_an_answer_can_be_stopped(browser: Browser) -> None:
     assert browser.text(".message.assistant .markdown")
 
 
+@pytest.mark.proof
 def test_tabs_keep_each_others_answers(browser: Browser) -> None:
     driver = browser.driver
     settings(browser, max_tokens="6")
@@ -157,6 +158,7 @@ def test_an_answer_says_which_device_was_lost_until_it_goes_on(browser: Browser)
     assert "lost" not in browser.run("return localStorage.getItem('flowedge.conversations')")
 
 
+@pytest.mark.proof
 def test_the_last_question_can_be_edited(browser: Browser) -> None:
     settings(browser, max_tokens="8")
     ask(browser, "One")

@@ -82,7 +82,7 @@ def check(checkpoint: Checkpoint, seed: int, prompt: int = 150, rounds: int = 4,
             history.prune()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(27)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_histories_in_every_precision(make_checkpoint: Make, precision: str) -> None:
     checkpoint = Checkpoint(make_checkpoint(head_dim=32, seed=1, num_hidden_layers=2))

@@ -42,6 +42,7 @@ ROW_TOLERANCE = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("quant", ["nf4", "fp4", "nf4-dq", "llm-int8", "int8", "int4", "w8a16"])
 def test_blocks_equal_the_same_quantised_whole_model(directory: Path, quant: str) -> None:
     model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
@@ -55,6 +56,7 @@ def test_blocks_equal_the_same_quantised_whole_model(directory: Path, quant: str
         torch.testing.assert_close(got, expected, atol=ROW_TOLERANCE[quant], rtol=1e-3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("quant", ["none", "nf4", "fp4", "nf4-dq", "llm-int8", "int8", "int4", "w8a16"])
 def test_rows_hardly_depend_on_each_other(directory: Path, quant: str) -> None:
     checkpoint = Checkpoint.open(str(directory))

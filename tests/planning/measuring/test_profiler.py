@@ -70,6 +70,7 @@ def measured(options: MeasureOptions) -> DeviceMeasurement:
     return profiler.profile_device(options, "board", "a board", lambda _: None, capture)
 
 
+@pytest.mark.proof
 def test_a_model_whose_heads_are_wider_than_its_hidden_size_has_a_profile(
     few_layers: None, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_all_layers_are_timed_in_both_ways(
     assert f"{profile.title}: draft layer: not measured, since no drafter with weights was given" in printed
 
 
+@pytest.mark.proof
 def test_unpacking_too_fast_to_be_seen_is_no_number(found: DeviceMeasurement) -> None:
     at_once = tuple(time.model_copy(update={"seconds": 1e-7}) for time in found.quantised["none"])
     fitted = device_profile(found.model_copy(update={"quantised": {**found.quantised, "nf4": at_once}}))

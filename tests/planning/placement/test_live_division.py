@@ -72,6 +72,7 @@ def test_what_does_not_fit_evenly_is_divided_by_memory() -> None:
         divide(GOAL, fleet_of({"a": measured(4.0, 0.6), "b": measured(4.0, 0.6)}), "d0", ["a", "b"])
 
 
+@pytest.mark.proof
 def test_a_device_that_slows_answers_down_is_left_out_with_the_reason() -> None:
     fleet = fleet_of({"a": measured(4.0), "b": measured(60.0), "c": measured(4.0)})
     found = choose(GOAL, fleet, "d0")

@@ -43,6 +43,7 @@ def fleet_of(*names: str) -> Fleet:
     return Fleet(boards, shipped.link("gigabit"), {})
 
 
+@pytest.mark.proof
 def test_a_board_that_would_slow_the_answer_down_is_left_out() -> None:
     boards = fleet_of("pc-rtx3060-12gb", *["orin-nano-8gb"] * 3)
     made = plan(Goal(shipped.model(LLAMA), "nf4"), boards)

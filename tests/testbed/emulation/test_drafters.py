@@ -53,6 +53,7 @@ TREES_AND_CHAINS = ["naive_pp", "flowspec", "pipedec", "pipeinfer"]
 HYBRID = ("bundled", "recall", "ngram")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("drafter", "temperature", "strategies", "tokens"),
     [

@@ -160,6 +160,7 @@ def test_a_cache_that_is_not_pruned_is_read_whole() -> None:
     assert whole == pruned[0]
 
 
+@pytest.mark.proof
 def test_systems_are_lines_of_one_table(scenario_file: ScenarioFile, bench: Bench, tmp_path: Any) -> None:
     variants = {
         "barrier": {"barrier": True},

@@ -96,6 +96,7 @@ def test_a_load_on_agents_is_measured(
         bench(scenario_file(**too_many, hosts=hosts_of(cluster)), tmp_path / "long")
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_hierarchy_is_measured(
     cluster: list[AgentProcess], scenario_file: ScenarioFile, bench: Bench, tmp_path: Path
