@@ -79,12 +79,14 @@ def most_held_rows(pipeline: VirtualPipeline) -> int:
 def answered(
     pipeline: VirtualPipeline, requests: Mapping[str, Request], total_rows: int
 ) -> tuple[PausingAnswers, int]:
-    """Return the answers, of which every one ends, and the most sessions that the first stage had at once."""
+    """Return the answers, which are those of the plain model, and the most sessions of the first stage."""
     made, most_open = PausingAnswers(pipeline, requests), 0
     while made.step():
         assert most_held_rows(pipeline) <= total_rows
         most_open = max(most_open, pipeline.stages[0].load().sessions)
     assert not made.running, "every answer ends"
+    for name, each in requests.items():
+        assert made.said[name] == PlainModel(STAGES, VOCAB).generate(each.prompt, each.max_new_tokens)
     assert pipeline.draft_node.admission.held_rows == 0
     pipeline.draft_node.target.forget(pipeline.draft_node.target.names)
     pipeline.cancel("nobody")  # has the draft node send what it has to send
@@ -113,9 +115,6 @@ def test_answers_that_outgrow_the_memory_pause_and_go_on_as_they_would_have(
     pipeline = pipeline_of(total_rows, verification)
     capacity = pipeline.draft_node.prepare(requests["s0"]).capacity
     made, most_open = answered(pipeline, requests, total_rows)
-    for name, each in requests.items():
-        alone = PlainModel(STAGES, VOCAB).generate(each.prompt, each.max_new_tokens)
-        assert made.said[name] == alone
     assert most_open > total_rows // capacity
     assert 0 < sum(made.pauses.values()) <= 4 * SESSIONS
 
@@ -140,9 +139,6 @@ def test_answers_that_outgrow_their_caches_go_on_in_larger_ones(
     pipeline = pipeline_of(total_rows, verification, total_rows if keeps else 0, on_demand=False)
     capacity = pipeline.draft_node.prepare(requests["s0"]).capacity
     made, most_open = answered(pipeline, requests, total_rows)
-    for name, each in requests.items():
-        alone = PlainModel(STAGES, VOCAB).generate(each.prompt, each.max_new_tokens)
-        assert made.said[name] == alone
     assert most_open > total_rows // capacity
     errors = [timed.output.error for timed in pipeline.outputs if isinstance(timed.output, Failed)]
     assert all(isinstance(error, OutgrownError) for error in errors)
@@ -204,9 +200,7 @@ def test_pages_of_a_common_prefix_count_once(
     total_rows = 3 * (len(SYSTEM) + (90 if strategy == "autoregressive" else 120))
     kept_rows = total_rows if verification == LAST_STAGE else 1
     pipeline = pipeline_of(total_rows, verification, kept_rows, page_saving=page_saving, sharing=sharing)
-    made, most_open = answered(pipeline, requests, total_rows)
-    for name, each in requests.items():
-        assert made.said[name] == PlainModel(STAGES, VOCAB).generate(each.prompt, each.max_new_tokens)
+    _, most_open = answered(pipeline, requests, total_rows)
     assert most_open == at_once
 
 

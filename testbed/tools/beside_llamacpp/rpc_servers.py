@@ -36,7 +36,7 @@ class RpcServers:
             DeadlineError: when a server does not listen in time.
         """
         try:
-            ports = [_free_port() for _ in range(self._count)]
+            ports = [free_port() for _ in range(self._count)]
             for port in ports:
                 command = [str(self._llamacpp.rpc_server), "-H", LOOPBACK, "-p", str(port), "-t", "1"]
                 self.processes.append(
@@ -76,7 +76,7 @@ class RpcServers:
         self.processes, self.addresses = [], ()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as found:
         found.bind((LOOPBACK, 0))
         return int(found.getsockname()[1])

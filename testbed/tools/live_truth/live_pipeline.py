@@ -26,8 +26,8 @@ class LivePipeline:
 
 
 @contextmanager
-def live_pipeline(model: str, drafter: str, stages: int, dtype: str) -> Iterator[LivePipeline]:
-    """Have a model and its drafter on agents, whose processes end when the context is left."""
+def live_pipeline(model: str, drafters: Sequence[str], stages: int, dtype: str) -> Iterator[LivePipeline]:
+    """Have a model and its drafters on agents, whose processes end when the context is left."""
     cluster = LocalCluster(stages, name="truth")
     cluster.start()
     try:
@@ -36,7 +36,7 @@ def live_pipeline(model: str, drafter: str, stages: int, dtype: str) -> Iterator
             draft_node=addresses[0],
             stages=addresses[1:],
             model=model,
-            drafter=(drafter,),
+            drafter=tuple(drafters),
             verification=DRAFT_NODE,
         ).changed(dtype=dtype)
         assemble(spec, lambda *_: None)
