@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from types import TracebackType
 
 from flowedge.core.errors import DeadlineError, DeviceError
@@ -65,15 +66,20 @@ class RpcServers:
         self._stop()
 
     def _stop(self) -> None:
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(STOP_S)
+        end_processes(self.processes)
         self.processes, self.addresses = [], ()
+
+
+def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Have processes end, by force if they take too long."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_S)
 
 
 def free_port() -> int:

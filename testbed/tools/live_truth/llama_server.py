@@ -14,7 +14,7 @@ from typing import Any
 
 from flowedge.core.errors import DeadlineError
 from flowedge_testbed.runs import Task
-from testbed.tools.beside_llamacpp.rpc_servers import LOOPBACK, STOP_S, free_port
+from testbed.tools.beside_llamacpp.rpc_servers import LOOPBACK, end_processes, free_port
 
 LOAD_S, POLL_S, ANSWER_S = 120.0, 0.2, 600.0
 CONTEXT = 4096
@@ -87,8 +87,7 @@ def llama_servers(program: Path, model: str, threads: int) -> Iterator[list[Llam
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
-            stack.callback(process.wait, STOP_S)
-            stack.callback(process.terminate)
+            stack.callback(end_processes, [process])
             servers.append(LlamaServer(kind, port))
             servers[-1].await_loaded()
         yield servers
